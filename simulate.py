@@ -6,6 +6,8 @@ python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep ba
 
 python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --bandwidth 400gbit --compute 0.4s
 
+python simulate.py --script train_ddp.py --n_gpus 16 --bandwidth 1gbit --compute 20ms
+
 The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
 rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.
 With --parameters, or a --model on --device meta, nothing is trained: steps are only timed, of models of any size.
@@ -110,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
 
     def work() -> None:
+        if any(one == "--script" or one.startswith("--script=") for one in given):
+            from torch_scripts.command import run_script  # FSDP and its kin are slow to load
+
+            run_script(given, __doc__ or "")
+            return
         options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
         if chosen.sweep:
             sweep(given, chosen)

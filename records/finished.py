@@ -180,7 +180,8 @@ class Recorded:
         """What it was: strategy, ranks, model and data."""
         options, n = self.metadata["options"], len(self.roles)
         ranks = "1 rank" if n == 1 else f"{n} ranks"
-        return f"{self.metadata['strategy']}, {ranks}, {options.get('model')} on {options.get('dataset')}"
+        trained = f", {options['model']} on {options.get('dataset')}" if "model" in options else ""
+        return f"{self.metadata['strategy']}, {ranks}{trained}"
 
 
 def load(path: str) -> Recorded:

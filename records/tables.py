@@ -183,7 +183,7 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     scored = {name: table[name].dropna() for name in scores(table)}
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]
     trained = workers(table) if counting.empty else counting
-    seconds, samples = table.groupby("epoch")["epoch_s"].max(), trained.groupby("epoch")["samples"].sum()
+    seconds, samples = table.groupby("epoch")["epoch_s"].max(), trained.groupby("epoch")["samples"].sum(min_count=1)
     epochs = pd.DataFrame({"seconds": seconds, "samples": samples})
     timed = epochs.dropna()
     steady = timed[1:] if len(timed) > 1 else timed
@@ -223,7 +223,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
         *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table)),
         f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
-        f"samples/s      {number(run['samples_per_s'])}{warm}",
+        *([] if run["samples_per_s"] is None else [f"samples/s      {number(run['samples_per_s'])}{warm}"]),
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}"
         f"{evaluated}",
     ]

@@ -76,7 +76,7 @@ class Calls:
 
     def reason(self, pending: Pending) -> str:
         """Return what a call waits for, in words, with its line of the script."""
-        call, text = pending.call, f"rank {pending.rank} waits in {words_of(pending)} at {pending.at}"
+        call, text = pending.call, f"rank {pending.rank} waits in {words_of(pending)} at {pending.here.thread.at}"
         if isinstance(call, Collective):
             meeting = self.meetings.get((call.group, call.number))
             missing = meeting.missing if meeting else []

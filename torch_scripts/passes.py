@@ -52,6 +52,7 @@ class Passes:
             rank.show("backward")
             rank.phase = "forward"
             rank.recorder.step += 1
+            rank.passes.append(rank.clock)
 
     def _spend(self, part: float, own: int, of_all: int) -> None:
         assert self._seconds is not None

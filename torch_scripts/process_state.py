@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 import torch
 import torch.distributed.distributed_c10d as c10d
+from tqdm import tqdm
 
 # The module's names of groups: of each rank as at the start of a process.
 _OF_GROUPS = [
@@ -38,7 +39,8 @@ class Lines(io.TextIOBase):
     def write(self, text: str) -> int:
         """See io."""
         *lines, self._begun = (self._begun + text).split("\n")
-        self._to.write("".join(f"{self._prefix}{line}\n" for line in lines))
+        for line in lines:
+            tqdm.write(f"{self._prefix}{line}", self._to)
         return len(text)
 
     def flush(self) -> None:

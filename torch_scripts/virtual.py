@@ -11,6 +11,7 @@ import torch
 from greenlet import getcurrent, greenlet
 
 from records.recorder import Recorder
+from records.sources import name_of
 from torch_scripts.matching import Calls, Meeting, words_of
 from torch_scripts.process_group import Collective, Pending, Receive, Send
 from torch_scripts.threads import RankThread
@@ -25,17 +26,40 @@ _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again 
 _TAGS = 100  # collectives that a rank may have under way at once, for its records
 
 
+class ScriptRecorder(Recorder):
+    """The records of a rank; `at` is the line of the script, in `folder`, that what is recorded now is due to."""
+
+    def __init__(self, rank: int, folder: str) -> None:
+        super().__init__(rank)
+        self.epoch, self.at = 1, ""
+        self._folder, self._places = folder, {"": 0}
+        self._followed = {folder: {}}  # the frames at work are the hub's
+
+    def _line_at_work(self) -> int:
+        if self.at not in self._places:
+            file, _, line = self.at.rpartition(":")
+            self._places[self.at] = len(self._lines)
+            self._lines.append(f"{name_of(self._folder + file)}:{line}" if line.isdigit() else "")
+        return self._places[self.at]
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that were recorded."""
+        return [line for line in self._lines if line]
+
+
 class VirtualRank:
     """A rank of the script: its thread, its clock, what it waits for and its records."""
 
     coroutine: greenlet
     thread: RankThread
 
-    def __init__(self, number: int, recorder: Recorder, compute: float | None) -> None:
+    def __init__(self, number: int, recorder: ScriptRecorder, compute: float | None) -> None:
         self.number, self.recorder = number, recorder
         self.clock = 0.0
         self.given = compute is not None  # else its thread's own seconds count
         self.waits_for: Pending | None = None
+        self.passes: list[float] = []  # when each backward pass ended
         self.phase, self._shown = "forward", 0.0  # that it is in, and until when the records show it
         self.is_over = False
         recorder.clock = lambda: self.clock
@@ -49,6 +73,7 @@ class VirtualRank:
     def show(self, phase: str, **more: Any) -> None:
         """Record what the rank has done since this was called last."""
         if self.clock > self._shown:
+            self.recorder.at = self.thread.at
             self.recorder.add(phase, self._shown, self.clock, **more)
         self._shown = self.clock
 
@@ -131,7 +156,7 @@ class Cluster:
         if not self._transports[id(meeting)]:
             del self._transports[id(meeting)]
         tag = f"{words_of(pending).partition(' ')[0]} {call.number % _TAGS}"
-        transport.recorder = _Log(self.ranks[pending.rank].recorder, meeting.ranks, tag)
+        transport.recorder = _Log(self.ranks[pending.rank].recorder, meeting.ranks, tag, pending.at)
 
         def do() -> None:
             transport.coroutine, transport.clock = getcurrent(), at
@@ -154,16 +179,21 @@ class Cluster:
         cards: Sequence[Card] = self.world.network.path(src, dst)
 
         def leave(time: float) -> None:
-            self.ranks[src].recorder.add("communicate", begun, time, "send", dst, tag, payload.nbytes)
+            self._record(send, begun, time, "send", dst, tag, payload.nbytes)
             self._end(send, time)
 
         def arrive() -> None:
             wanted.tensor.copy_(payload.view(wanted.tensor.shape))
             now = self.world.time
-            self.ranks[dst].recorder.add("communicate", max(asked, begun), now, "recv", src, tag, payload.nbytes)
+            self._record(receive, max(asked, begun), now, "recv", src, tag, payload.nbytes)
             self._end(receive, now)
 
         self.world.sharing.send(Flow((src, dst), cards, payload.nbytes, leave, arrive), at)
+
+    def _record(self, pending: Pending, t0: float, t1: float, *message: Any) -> None:
+        recorder = self.ranks[pending.rank].recorder
+        recorder.at = pending.at
+        recorder.add("communicate", t0, t1, *message)
 
 
 class _Part:
@@ -180,11 +210,12 @@ class _Part:
 class _Log(Recorder):
     """Passes on the messages of one collective to the records of a rank."""
 
-    def __init__(self, to: Recorder, ranks: Sequence[int], tag: str) -> None:
-        super().__init__(to.rank, to.enabled)
-        self._to, self._ranks, self._prefix = to, ranks, tag
+    def __init__(self, to: ScriptRecorder, ranks: Sequence[int], tag: str, at: str) -> None:
+        super().__init__(to.rank)
+        self._to, self._ranks, self._prefix, self._at = to, ranks, tag, at
 
     def add(self, phase: str, t0: float, t1: float, op: str = "", peer: int = -1, tag: str = "", *more: Any) -> None:
         """See Recorder. Waits are those of the rank, not those of a collective beside it."""
         if op:
+            self._to.at = self._at
             self._to.add(phase, t0, t1, op, self._ranks[peer], f"{self._prefix}: {tag}", *more)

@@ -12,17 +12,17 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tqdm import tqdm
 
 from launchers.devices import as_before, use_share_of_cores
 from records.errors import RunFailed, UsageError
-from records.recorder import Recorder
 from torch_scripts.collectives import AllReduce
 from torch_scripts.passes import Passes
 from torch_scripts.process_group import Here, be
 from torch_scripts.process_state import Lines, ProcessState
 from torch_scripts.replaced import replaced
 from torch_scripts.threads import RankThread
-from torch_scripts.virtual import Cluster, VirtualRank
+from torch_scripts.virtual import Cluster, ScriptRecorder, VirtualRank
 from virtual_time.network import Network
 from virtual_time.ranks import Deadlock
 from virtual_time.world import World
@@ -71,12 +71,18 @@ def failure_of(thread: RankThread, folder: str) -> RunFailed:
 
 
 def run_in_virtual_time(
-    script: Script, network: Network, recorders: Sequence[Recorder], compute: float | None, add: AllReduce, seed: int = 0
+    script: Script,
+    network: Network,
+    recorders: Sequence[ScriptRecorder],
+    compute: float | None,
+    add: AllReduce,
+    seed: int = 0,
+    progress: "tqdm[Any] | None" = None,
 ) -> Cluster:
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
     `compute`: the seconds of a forward and backward pass; None: those of each rank's thread on this machine. `add`: the
-    all-reduce.
+    all-reduce. `progress` counts the passes of rank 0.
     """
     n = network.world_size
     world = World(network, compute=False)  # what ranks have of their own is changed by ProcessState
@@ -89,6 +95,9 @@ def run_in_virtual_time(
         while (request := rank.thread.resume()) is not None:
             try:
                 rank.thread.answer = request()
+                if progress is not None and rank.number == 0:
+                    progress.set_postfix_str(f"{rank.clock:.3g} virtual s", refresh=False)
+                    progress.update(rank.recorder.step - progress.n)
             except RunFailed as error:
                 failures.append(error)
                 world.stop()

@@ -6,6 +6,8 @@ python explore.py --strategy hogwild --n_gpus 2 --steps 2 --own_steps
 
 python explore.py --strategy yourmodule:YourClass --invariant yourmodule:function
 
+python explore.py --script yourscript.py --n_gpus 3 -- --its_own_options
+
 python explore.py --replay RESULTS_DIR/RUN_NAME    # an order that was found, once more
 """
 
@@ -36,6 +38,7 @@ from records.known import value_of
 from records.parsing import read_options
 from strategies import STRATEGIES, RunSize, Strategy
 from strategies.common.builtin import Builtin
+from torch_scripts.command import explore_script, is_script
 from training.command_line import guarded, refuse_unknown
 from training.names import make_strategy
 from workloads.lookup import call_user_function, import_user_object
@@ -117,7 +120,7 @@ def make_case(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 1 if something does not hold."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    return guarded(lambda: _run(given))
+    return guarded(lambda: explore_script(given, __doc__ or "") if is_script(given) else _run(given))
 
 
 def _run(given: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from tyro.conf import UseAppendAction
 from records import tables
 from records.atomic import check_writable_by, write_atomically
 from records.errors import UsageError
+from torch_scripts.command import is_script, simulate_script
 from training.checks import default_n_gpus, resolve
 from training.command_line import guarded, parse_with
 from training.options import Options
@@ -112,10 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
 
     def work() -> None:
-        if any(one == "--script" or one.startswith("--script=") for one in given):
-            from torch_scripts.command import run_script  # FSDP and its kin are slow to load
-
-            run_script(given, __doc__ or "")
+        if is_script(given):
+            simulate_script(given, __doc__ or "")
             return
         options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
         if chosen.sweep:

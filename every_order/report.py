@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 
 from tqdm import tqdm
@@ -154,7 +155,7 @@ def _add(
     bar: tqdm | None,
 ) -> None:
     """Add the orders of a case to a report."""
-    asked, orders, most = [*chosen(case), *more], Orders(case, at_most), 0
+    asked, orders, most = [*chosen(case), *more], Orders(partial(run_once, case), at_most), 0
     options = set[Option]()
     for run in orders:
         if case.dies and run.scheduler.dead is None:

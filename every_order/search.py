@@ -7,8 +7,9 @@ for systematic testing of multithreaded programs); where several ranks choose, o
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Generic, Protocol, TypeVar
 
 from every_order.runs import Case, Run, run_once
 from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
@@ -36,20 +37,32 @@ def repeat(happened: Iterable[Option]) -> Pick:
     return pick
 
 
-class Orders:
-    """The orders of a case, iterated over as runs; at most so many. `complete`, afterwards: all were run."""
+class Scheduled(Protocol):
+    """A run, as far as its order goes."""
 
-    def __init__(self, case: Case, at_most: int) -> None:
-        self._case, self._at_most = case, at_most
+    scheduler: Scheduler
+
+
+R = TypeVar("R", bound=Scheduled)
+
+
+class Orders(Generic[R]):
+    """The orders of what `once` runs as it is told, iterated over as runs; at most so many.
+
+    `complete`, afterwards: all were run.
+    """
+
+    def __init__(self, once: Callable[[Pick], R], at_most: int) -> None:
+        self._once, self._at_most = once, at_most
         self.complete = False
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[R]:
         n, cut = 0, False
         known: set[tuple[int, ...]] = {()}
         waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # a heap: departures, a number, decisions
         while waiting:
             decisions = heappop(waiting)[-1]
-            run = run_once(self._case, follow(decisions))
+            run = self._once(follow(decisions))
             if not run.scheduler.redundant:
                 n += 1
                 yield run

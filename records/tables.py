@@ -221,7 +221,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
-        *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table)),
+        *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table) if run[name] is not None),
         f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
         *([] if run["samples_per_s"] is None else [f"samples/s      {number(run['samples_per_s'])}{warm}"]),
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}"

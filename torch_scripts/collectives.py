@@ -1,120 +1,90 @@
-"""What a process group's collectives send: each as a function of (..., transport), on tensors of one rank.
+"""What the collectives of a process group send: each a function of (outs, ins, root, op, transport) of one rank.
 
-The all-reduce is one of `strategies/collectives.py`; a reduce-scatter and an all-gather are its halves. The others are
-those of gloo in their rounds: a binomial tree for a broadcast, direct messages for the rest.
+`outs` and `ins` are vectors. The all-reduce is one of `strategies/collectives.py`; a reduce-scatter and an all-gather
+are the ring's halves; a broadcast goes along a binomial tree; a barrier takes log2 N rounds. In all others, vectors go
+straight from rank to rank.
 """
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
+from typing import Any
 
 import torch
-from torch.distributed import ReduceOp
 
 from strategies.collectives import all_gather, gather_and_add, naive_all_reduce, reduce_scatter, ring_all_reduce
-from transports.base import Transport
+from virtual_time.transport import Simulated
 
-AllReduce = Callable[[torch.Tensor, Transport], object]
-ALL_REDUCES: dict[str, AllReduce] = {"ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add}
-_COMBINES = {
-    ReduceOp.MIN: torch.minimum, ReduceOp.MAX: torch.maximum, ReduceOp.PRODUCT: torch.mul,
-    ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor,
-}  # fmt: skip
 Vectors = Sequence[torch.Tensor]
+Plan = Callable[[Vectors, Vectors, int, Any, Simulated], None]
+ALL_REDUCES = {"ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add}
+_SUMS = ("SUM", "AVG")
+_COMBINES = {
+    "MIN": torch.minimum, "MAX": torch.maximum, "PRODUCT": torch.mul,
+    "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+}  # fmt: skip
 
 
-def all_reduce_by(vector: torch.Tensor, op: ReduceOp, transport: Transport, add: AllReduce) -> None:
-    """Replace `vector` [P] on every rank by what `op` makes of all; sums are made by `add`."""
-    if op in (ReduceOp.SUM, ReduceOp.AVG):
-        if transport.world_size > 1:
-            add(vector, transport)
-        if op == ReduceOp.AVG:
-            _divide(vector, transport.world_size)
+def plans(all_reduce: str) -> dict[str, Plan]:
+    """Return the collectives by their names, with this all-reduce."""
+    return {
+        "all_reduce": partial(_all_reduce, all_reduce), "reduce": partial(_reduce, all_reduce),
+        "reduce_scatter": _reduce_scatter, "all_gather": _all_gather, "broadcast": _broadcast, "barrier": _barrier,
+        "all_to_all": _exchange, "gather": _gather, "scatter": _scatter,
+    }  # fmt: skip
+
+
+def _all_reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    N, (vector,) = transport.world_size, outs
+    if op.name not in _SUMS:
+        everybodys = list(vector.new_empty(N, vector.numel()))
+        _exchange(everybodys, [vector.clone()] * N, root, op, transport)
+        vector.copy_(_combined(everybodys, op))
+    elif N > 1:
+        transport.lend(vector)
+        ALL_REDUCES[name](vector, transport)
+        _divide(vector, op, N)
+
+
+def _reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    total = outs[0].clone()
+    _all_reduce(name, [total], ins, root, op, transport)
+    if transport.rank == root:
+        outs[0].copy_(total)
+
+
+def _reduce_scatter(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    N, (out,) = transport.world_size, outs
+    if op.name not in _SUMS:
+        everybodys = list(out.new_empty(N, out.numel()))
+        _exchange(everybodys, ins, root, op, transport)
+        out.copy_(_combined(everybodys, op))
         return
-    everybodys = list(vector.new_empty(transport.world_size, vector.numel()))
-    gather_all(everybodys, vector, transport)
-    vector.copy_(reduce(_combine(op), everybodys))
-
-
-def reduce_scatter_by(out: torch.Tensor, chunks: Vectors, op: ReduceOp, transport: Transport) -> None:
-    """Make `out` [P/N] what `op` makes of the chunk of this rank's number, of all ranks."""
-    if op not in (ReduceOp.SUM, ReduceOp.AVG):
-        whole = torch.cat(list(chunks))
-        all_reduce_by(whole, op, transport, ring_all_reduce)
-        out.copy_(whole.split([len(chunk) for chunk in chunks])[transport.rank])
-        return
-    N, parts = transport.world_size, [chunk.clone() for chunk in chunks]
+    parts = [chunk.clone() for chunk in ins]
     _, sent = reduce_scatter([parts[i - 1] for i in range(N)], transport)  # which leaves chunk r + 1 to rank r
     out.copy_(parts[transport.rank])
-    if op == ReduceOp.AVG:
-        _divide(out, N)
+    _divide(out, op, N)
     for work in sent:
         work.wait()
 
 
-def gather_all(outs: Vectors, vector: torch.Tensor, transport: Transport) -> None:
-    """Copy the `vector` of each rank to `outs` of every rank, by the ring."""
-    outs[transport.rank].copy_(vector)
+def _all_gather(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    outs[transport.rank].copy_(ins[0])
     for work in all_gather([outs[i - 1] for i in range(transport.world_size)], transport):
         work.wait()
 
 
-def broadcast_from(vector: torch.Tensor, root: int, transport: Transport) -> None:
-    """Copy `vector` [P] of `root` to every rank: who has it passes it on, to twice as many in each round."""
-    N = transport.world_size
+def _broadcast(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    N, (vector,) = transport.world_size, outs
     r, has = (transport.rank - root) % N, 1
-    sent = []
     while has < N:
         if r < has and r + has < N:
-            sent.append(transport.isend(vector, (r + has + root) % N, "broadcast"))
+            transport.isend(vector, (r + has + root) % N, "broadcast")
         elif has <= r < 2 * has:
             transport.recv((r - has + root) % N, "broadcast").copy_to(vector)
         has *= 2
-    for work in sent:
-        work.wait()
 
 
-def reduce_to(vector: torch.Tensor, root: int, op: ReduceOp, transport: Transport) -> None:
-    """Replace `vector` [P] of `root` by what `op` makes of all: a reduce-scatter, whose chunks go to the root."""
-    N, r = transport.world_size, transport.rank
-    chunks = vector.tensor_split(N)
-    mine = chunks[r].clone()
-    reduce_scatter_by(mine, chunks, op, transport)
-    gather_to(chunks if r == root else [], mine, root, transport)
-
-
-def gather_to(outs: Vectors, vector: torch.Tensor, root: int, transport: Transport) -> None:
-    """Copy the `vector` of each rank to `outs` of the root."""
-    if transport.rank != root:
-        transport.isend(vector, root, "gather").wait()
-        return
-    outs[root].copy_(vector)
-    for peer in transport.peers:
-        transport.recv(peer, "gather").copy_to(outs[peer])
-
-
-def scatter_from(out: torch.Tensor, vectors: Vectors, root: int, transport: Transport) -> None:
-    """Copy the one of the root's `vectors` that has a rank's number to `out` of that rank."""
-    if transport.rank != root:
-        transport.recv(root, "scatter").copy_to(out)
-        return
-    out.copy_(vectors[root])
-    for work in [transport.isend(vectors[peer], peer, "scatter") for peer in transport.peers]:
-        work.wait()
-
-
-def all_to_all(outs: Vectors, vectors: Vectors, transport: Transport) -> None:
-    """Copy the one of every rank's `vectors` that has this rank's number to `outs`, which may differ in length."""
-    N, r = transport.world_size, transport.rank
-    outs[r].copy_(vectors[r])
-    sent = [transport.isend(vectors[(r + i) % N], (r + i) % N, "all-to-all") for i in range(1, N)]
-    for i in range(1, N):
-        transport.recv((r - i) % N, "all-to-all").copy_to(outs[(r - i) % N])
-    for work in sent:
-        work.wait()
-
-
-def meet(transport: Transport) -> None:
-    """Return when all ranks have called this: in each round a rank hears of twice as many (dissemination)."""
+def _barrier(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
     N, r, known = transport.world_size, transport.rank, 1
     while known < N:
         transport.isend(None, (r + known) % N, f"barrier {known}")
@@ -122,15 +92,36 @@ def meet(transport: Transport) -> None:
         known *= 2
 
 
-def _combine(op: ReduceOp) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    for one, combine in _COMBINES.items():
-        if op == one:
-            return combine
-    raise NotImplementedError(f"{op} of a process group in virtual time")
+def _exchange(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    """Copy ins[k] to outs[r] of rank k, but for what is empty."""
+    N, r = transport.world_size, transport.rank
+    outs[r].copy_(ins[r])
+    for i in range(1, N):
+        if ins[(r + i) % N].numel():
+            transport.isend(ins[(r + i) % N], (r + i) % N, "exchange")
+    for i in range(1, N):
+        if outs[r - i].numel():
+            transport.recv((r - i) % N, "exchange").copy_to(outs[r - i])
 
 
-def _divide(vector: torch.Tensor, by: int) -> None:
-    if vector.is_floating_point():
-        vector.div_(by)
-    else:
-        vector.div_(by, rounding_mode="trunc")
+def _gather(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    N, r, nothing = transport.world_size, transport.rank, ins[0][:0]
+    sent = [ins[0] if k == root else nothing for k in range(N)]
+    _exchange(outs if r == root else [nothing] * N, sent, root, op, transport)
+
+
+def _scatter(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+    N, r, nothing = transport.world_size, transport.rank, outs[0][:0]
+    taken = [outs[0] if k == root else nothing for k in range(N)]
+    _exchange(taken, ins if r == root else [nothing] * N, root, op, transport)
+
+
+def _combined(vectors: Vectors, op: Any) -> torch.Tensor:
+    if op.name not in _COMBINES:
+        raise NotImplementedError(f"ReduceOp.{op.name} on a virtual cluster")
+    return reduce(_COMBINES[op.name], vectors)
+
+
+def _divide(vector: torch.Tensor, op: Any, by: int) -> None:
+    if op.name == "AVG":
+        vector.div_(by, rounding_mode=None if vector.is_floating_point() else "trunc")

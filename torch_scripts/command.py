@@ -1,4 +1,4 @@
-"""`simulate.py --script FILE`: its options, its records and what it prints."""
+"""`simulate.py --script FILE` and `explore.py --script FILE`: their options, records and output."""
 
 import dataclasses
 import sys
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Literal, TypeVar
 
 import pandas as pd
 import torch
 from tqdm import tqdm
-from tyro.conf import OmitArgPrefixes, arg
 
 from records import files, tables
 from records.atomic import check_writable_by
@@ -22,9 +21,10 @@ from records.machine import git_commit, machine
 from records.parsing import read_options
 from records.sources import digests
 from records.unfinished import claimed
-from torch_scripts.collectives import ALL_REDUCES
-from torch_scripts.virtual import Cluster, ScriptRecorder
-from torch_scripts.virtual_run import Script, run_in_virtual_time
+from torch_scripts.collectives import plans
+from torch_scripts.every_order import examine
+from torch_scripts.script import Script
+from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from training.options import Options, read_unit
 from transports.card import FAIR
 from transports.units import seconds
@@ -32,16 +32,23 @@ from virtual_time.cluster import ClusterOptions, busiest
 
 TRIED = (2, 11), (2, 15)  # the oldest and the newest torch
 _MOST_RANKS = 1024
+T = TypeVar("T", bound="_Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptOptions:
-    """A script of yours with torch.distributed, on a virtual cluster. Its own options follow after --."""
-
+class _Options:
     script: str
-    """A Python file that torchrun would run, with gloo on the CPU: python simulate.py --script train.py -- --epochs 3"""
-    n_gpus: int = 4
-    """Ranks, each on a machine of its own."""
+    """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
+    n_gpus: int = 2
+    """Ranks."""
+    seed: int = 0
+    """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterScript(_Options):
+    """A script of yours with torch.distributed, on a virtual cluster, one rank a machine."""
+
     bandwidth: str = "10gbit"
     """Of each rank's card, for each direction."""
     latency: str = "50us"
@@ -57,28 +64,46 @@ class ScriptOptions:
     """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
     sharing: Literal["fair", "in_order"] = FAIR
     """How messages share a card: all at once, as with TCP, or one after the other."""
-    seed: int = 0
-    """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
     results_dir: str = "results"
     """Where the records are written."""
     run_name: str | None = None
     """Default: the script's name and the time."""
 
 
-def run_script(given: Sequence[str], description: str) -> None:
-    """Run a script as a command line says, write its records, and print a summary. Raises UsageError, RunFailed."""
-    mine, own = _split(given)
-    options = _read(mine, description)
-    script = Script(options.script, own)
+@dataclass(frozen=True, kw_only=True)
+class OrderedScript(_Options):
+    """A script of yours with torch.distributed, in every order of its messages."""
+
+    at_most: int = 20_000
+    """Orders that are run."""
+
+
+def is_script(given: Sequence[str]) -> bool:
+    """Return whether a command line names a script of the user's."""
+    return any(one == "--script" or one.startswith("--script=") for one in given)
+
+
+def explore_script(given: Sequence[str], description: str) -> None:
+    """Run a script in every order, and print what holds in all. Raises UsageError, RunFailed: something does not."""
+    options, script = _read(given, OrderedScript, description)
+    if not 1 <= options.at_most <= 10**7:
+        raise UsageError(f"--at_most {options.at_most}: must be from 1 to {10**7}")
+    with tqdm(unit="order", leave=False) as bar:
+        report = examine(script, options.n_gpus, options.seed, options.at_most, bar.update)
+    print(report.text(f"{options.script}, {options.n_gpus} ranks"))
+    if report.broken:
+        raise RunFailed(f"{options.script}: {report.broken}")
+
+
+def simulate_script(given: Sequence[str], description: str) -> None:
+    """Run a script on a cluster, write its records, and print a summary. Raises UsageError, RunFailed."""
+    options, script = _read(given, ClusterScript, description)
     of_run = Options(n_gpus=options.n_gpus, bandwidth=options.bandwidth, latency=options.latency)
     shared = {name: getattr(options, name) for name in ("racks", "rack_bandwidth", "sharing", "compute")}
     network = ClusterOptions(**shared).network(of_run)
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     stem = Path(options.script).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    if not TRIED[0] <= (here := tuple(map(int, torch.__version__.split(".")[:2]))) <= TRIED[1]:
-        old, new = (".".join(map(str, version)) for version in TRIED)
-        print(f"--script: tried with torch {old} to {new}, and this is {'.'.join(map(str, here))}", file=sys.stderr)
     check_writable_by("results_dir", Path(options.results_dir))
     with claimed(options.results_dir, name), TemporaryDirectory() as folder:
         recorders = [ScriptRecorder(rank, script.folder) for rank in range(options.n_gpus)]
@@ -86,7 +111,7 @@ def run_script(given: Sequence[str], description: str) -> None:
             recorder.write_to(Path(folder) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem) as progress:
             cluster = run_in_virtual_time(
-                script, network, recorders, compute, ALL_REDUCES[options.all_reduce], options.seed, progress
+                script, network, recorders, compute, plans(options.all_reduce), options.seed, progress
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)
@@ -96,26 +121,20 @@ def run_script(given: Sequence[str], description: str) -> None:
     print(f"records        {Path(options.results_dir) / name}.{{csv,json,events.csv.gz}}")
 
 
-def _split(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after the first --."""
-    given = list(given)
-    at = given.index("--") if "--" in given else len(given)
-    return given[:at], given[at + 1 :]
-
-
-def _read(given: Sequence[str], description: str) -> ScriptOptions:
-    """Return the options. Raises UsageError."""
-    kind = dataclasses.make_dataclass(
-        "CommandLine", [("options", Annotated[ScriptOptions, OmitArgPrefixes, arg(name="script")])], kw_only=True
-    )
-    read: Any = read_options(given, kind, description)
-    options: ScriptOptions = read.options
+def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Script]:
+    """Return the options before the first --, and the script with its own, which follow. Raises UsageError."""
+    at = list(given).index("--") if "--" in given else len(given)
+    options = read_options(given[:at], kind, description)
+    here = tuple(map(int, torch.__version__.split(".")[:2]))
+    if not TRIED[0] <= here <= TRIED[1]:
+        old, new, this = (".".join(map(str, version)) for version in (*TRIED, here))
+        print(f"--script: tried with torch {old} to {new}, and this is {this}", file=sys.stderr)
     if not 1 <= options.n_gpus <= _MOST_RANKS:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
-    return options
+    return options, Script(options.script, given[at + 1 :])
 
 
-def _write(options: ScriptOptions, script: Script, cluster: Cluster, events: RunEvents, name: str) -> pd.DataFrame:
+def _write(options: ClusterScript, script: Script, cluster: Cluster, events: RunEvents, name: str) -> pd.DataFrame:
     """Write the records; return the table. Raises RunFailed."""
     roles = ["worker"] * options.n_gpus
     table = tables.epoch_table(events, Path(script.path).name, options.n_gpus, roles)
@@ -130,7 +149,7 @@ def _write(options: ScriptOptions, script: Script, cluster: Cluster, events: Run
         "options": dataclasses.asdict(options) | {"arguments": script.arguments[1:]},
         "transport": "simulated",
         "bytes": "counted",
-        "sources": digests(sorted({line.rpartition(":")[0] for r in cluster.ranks for line in r.recorder.lines})),
+        "sources": digests(set().union(*(rank.recorder.files for rank in cluster.ranks))),
         "remark": f"{options.n_gpus} ranks in virtual time, threads of one process.",
         "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         "machine": machine(),
@@ -144,12 +163,12 @@ def _write(options: ScriptOptions, script: Script, cluster: Cluster, events: Run
     return table
 
 
-def _summary(options: ScriptOptions, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
+def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
     """Return what is shown of a run."""
     world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", "bandwidth": options.bandwidth}
     lines = [tables.summary(table, world)]
     if len(ends := cluster.ranks[0].passes) > 1:
-        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, from one backward pass to the next")
+        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
     if unread := cluster.calls.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
     end = max(cluster.world.time, 1e-12)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from records.errors import RunFailed
-from torch_scripts.process_group import Collective, Pending, Receive, Send
+from torch_scripts.process_group import Collective, Message, Pending
 
 
 @dataclass
@@ -12,17 +12,6 @@ class Meeting:
 
     ranks: tuple[int, ...]
     entered: dict[int, Pending] = field(default_factory=dict)
-
-    def add(self, pending: Pending) -> None:
-        """Note that a rank has entered. Raises RunFailed if it has called something else than those before it."""
-        for other in self.entered.values():
-            if words_of(other) != words_of(pending):
-                raise RunFailed(
-                    f"mismatch: rank {pending.rank} is in {words_of(pending)} at {pending.at}, "
-                    f"rank {other.rank} in {words_of(other)} at {other.at}"
-                )
-            break
-        self.entered[pending.rank] = pending
 
     @property
     def missing(self) -> list[int]:
@@ -38,12 +27,13 @@ class Calls:
         self.sends: list[Pending] = []
         self.receives: list[Pending] = []
 
-    def meeting(self, pending: Pending) -> Meeting:
-        """Return the collective that a rank enters now. Raises RunFailed."""
-        call = pending.call
-        assert isinstance(call, Collective)
+    def meet(self, pending: Pending, call: Collective) -> Meeting:
+        """Return the collective that a rank enters now. Raises RunFailed if others have entered another one."""
         meeting = self.meetings.setdefault((call.group, call.number), Meeting(call.ranks))
-        meeting.add(pending)
+        for first in list(meeting.entered.values())[:1]:
+            if first.call.words != call.words:
+                raise _mismatch(first, pending)
+        meeting.entered[pending.rank] = pending
         if not meeting.missing:
             del self.meetings[call.group, call.number]
         return meeting
@@ -60,51 +50,37 @@ class Calls:
         """Return the first receive that may take a message; None: there is none."""
         return next((receive for receive in self.receives if _fits(send, receive)), None)
 
-    def pair(self, send: Pending, receive: Pending) -> None:
-        """Note that a message is for a receive. Raises RunFailed if it does not fit."""
+    def pair(self, send: Pending, receive: Pending) -> tuple[Message, Message]:
+        """Return a message and the receive that takes it now. Raises RunFailed if its tensor is of another kind."""
         self.sends.remove(send)
         self.receives.remove(receive)
         sent, wanted = send.call, receive.call
-        assert isinstance(sent, Send)
-        assert isinstance(wanted, Receive)
+        assert isinstance(sent, Message)
+        assert isinstance(wanted, Message)
         if (sent.tensor.numel(), sent.tensor.dtype) != (wanted.tensor.numel(), wanted.tensor.dtype):
-            raise RunFailed(
-                f"mismatch: rank {send.rank} is in {words_of(send)} at {send.at}, rank {receive.rank} in "
-                f"{words_of(receive)} at {receive.at}"
-            )
+            raise _mismatch(send, receive)
         receive.source = send.rank
+        return sent, wanted
 
     def reason(self, pending: Pending) -> str:
-        """Return what a call waits for, in words, with its line of the script."""
-        call, text = pending.call, f"rank {pending.rank} waits in {words_of(pending)} at {pending.here.thread.at}"
-        if isinstance(call, Collective):
-            meeting = self.meetings.get((call.group, call.number))
-            missing = meeting.missing if meeting else []
-            return f"{text} for rank {', '.join(map(str, missing))}" if missing else text
-        return text
+        """Return what a rank waits for, in words, with its line of the script."""
+        call, text = pending.call, f"rank {pending.rank} waits in {pending.call.words} at {pending.thread.at}"
+        meeting = self.meetings.get((call.group, call.number)) if isinstance(call, Collective) else None
+        return text + (f" for rank {', '.join(map(str, meeting.missing))}" if meeting else "")
 
     def unread(self) -> list[str]:
         """Return the messages that nobody has received, and the receives that found none, in words."""
-        return [f"rank {one.rank}: {words_of(one)} at {one.at}" for one in [*self.sends, *self.receives]]
+        return [f"rank {one.rank}: {one.call.words} at {one.at}" for one in [*self.sends, *self.receives]]
 
 
-def words_of(pending: Pending) -> str:
-    """Return what a rank has called, in words that are the same on all ranks of a collective."""
-    call = pending.call
-    if isinstance(call, Collective):
-        return call.words
-    size = f"{tuple(call.tensor.shape)} {str(call.tensor.dtype).removeprefix('torch.')}"
-    tag = f", tag {call.tag}" if call.tag else ""
-    if isinstance(call, Send):
-        return f"send of {size} to rank {call.dst}{tag}"
-    return f"recv of {size} from {'anybody' if call.src is None else f'rank {call.src}'}{tag}"
+def _mismatch(one: Pending, other: Pending) -> RunFailed:
+    texts = (f"rank {call.rank} is in {call.call.words} at {call.at}" for call in (other, one))
+    return RunFailed(f"mismatch: {', '.join(texts)}")
 
 
 def _fits(send: Pending, receive: Pending) -> bool:
     sent, wanted = send.call, receive.call
-    assert isinstance(sent, Send)
-    assert isinstance(wanted, Receive)
-    return (
-        (sent.group, sent.dst, sent.tag) == (wanted.group, receive.rank, wanted.tag)
-        and wanted.src in (None, send.rank)
-    )  # fmt: skip
+    assert isinstance(sent, Message)
+    assert isinstance(wanted, Message)
+    same = (sent.group, sent.peer, sent.tag) == (wanted.group, receive.rank, wanted.tag)
+    return same and wanted.peer in (None, send.rank)

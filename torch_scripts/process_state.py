@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Optional
 
-import numpy as np
+import numpy.random
 import torch
 import torch.distributed.distributed_c10d as c10d
 from tqdm import tqdm
 
+numpy_random: Any = numpy.random  # whose stub lacks the two functions below
 # The module's names of groups: of each rank as at the start of a process.
 _OF_GROUPS = [
     name
@@ -70,7 +71,7 @@ class ProcessState:
         # As in a process of its own: torch begins with the same numbers on every rank, the others differ.
         self._torch = torch.Generator().get_state()
         self._random = random.Random(seed + rank).getstate()
-        self._numpy: Any = np.random.MT19937(seed + rank)
+        self._numpy: Any = numpy.random.MT19937(seed + rank)
 
     def install(self) -> None:
         """Make this the state of the process, and keep what the one before it had."""
@@ -84,7 +85,7 @@ class ProcessState:
         sys.modules["__main__"] = self.main
         torch.default_generator.set_state(self._torch)
         random.setstate(self._random)
-        np.random.set_bit_generator(self._numpy)
+        numpy_random.set_bit_generator(self._numpy)
         ProcessState.installed = self
 
     def keep(self) -> None:
@@ -92,7 +93,7 @@ class ProcessState:
         self._values = [getattr(owner, name) for owner, name in _ATTRIBUTES]
         self.main = sys.modules["__main__"]
         self._torch, self._random = torch.default_generator.get_state(), random.getstate()
-        self._numpy = np.random.get_bit_generator()
+        self._numpy = numpy_random.get_bit_generator()
 
     @classmethod
     def of_this_process(cls) -> "ProcessState":

@@ -1,6 +1,6 @@
 """What is replaced in torch while a script runs, so that the script itself stays as it is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -16,51 +16,50 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from records.errors import RunFailed
 from torch_scripts.passes import Passes
-from torch_scripts.process_group import ScriptGroup, here
+from torch_scripts.process_group import ScriptGroup
+from torch_scripts.threads import here
 
 
 @contextmanager
-def replaced(world_size: int, passes: dict[int, Passes]) -> Iterator[None]:
+def replaced(passes: Mapping[int, Passes], world_size: int) -> Iterator[None]:
     """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
 
     Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
-    during which other ranks run. `passes`: those of each rank, whose time passes.
+    during which other ranks run. `passes`: those of ranks, whose time passes.
     """
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
 
+    def check(call: str, given: int, own: int) -> None:
+        if given != own:
+            raise RunFailed(f"{call}={given}): this is rank {_rank()} of --n_gpus {world_size}; give {own}")
+
     def meet(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-        given = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
-        rank = _rank()
-        for name, own in (("world_size", world_size), ("rank", rank)):
-            if given.get(name, own) != own:
-                raise RunFailed(f"init_process_group({name}={given[name]}): the script has --n_gpus {world_size}")
-        yield store, rank, world_size
+        for name, values in parse_qs(urlparse(url).query).items():
+            if name in ("world_size", "rank"):
+                check(f"init_process_group({name}", int(values[0]), world_size if name == "world_size" else _rank())
+        yield store, _rank(), world_size
 
     def backward(outputs: Any, *arguments: Any, **more: Any) -> Any:
         def run() -> Any:
             return run_backward(outputs, *arguments, **more)
 
-        rank = here()
-        outermost = torch._C._current_graph_task_id() == -1
-        if rank is None or rank.rank not in passes or not outermost or not more.get("accumulate_grad"):
+        rank, is_inner = here(), torch._C._current_graph_task_id() != -1
+        if rank is None or rank.rank not in passes or is_inner or not more.get("accumulate_grad"):
             return run()
         return passes[rank.rank].backward(run, [one for one in outputs if isinstance(one, torch.Tensor)])
 
     def forward(module: torch.nn.Module, *_: Any) -> None:
-        rank = here()
-        if rank is not None and rank.rank in passes:
+        if (rank := here()) is not None and rank.rank in passes:
             passes[rank.rank].forward(module)
 
     def wait(future: Any) -> Any:
-        rank = here()
-        if rank is not None and not future.done():
+        if (rank := here()) is not None and not future.done():
             rank.settle()
         return wait_for(future)
 
     def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
-        if nprocs != world_size:
-            raise RunFailed(f"spawn(nprocs={nprocs}): the script has --n_gpus {world_size}; give it the same number")
+        check("spawn(nprocs", nprocs, world_size)
         fn(_rank(), *args)
 
     with ExitStack() as stack:
@@ -75,19 +74,10 @@ def replaced(world_size: int, passes: dict[int, Passes]) -> Iterator[None]:
         stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin}))
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
         stack.callback(register_module_forward_hook(forward).remove)
-        stack.enter_context(_groups_by_thread())
+        by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
+        by_thread(True)  # C++ knows groups by name, and here by name and thread
+        stack.callback(by_thread, False)
         yield
-
-
-@contextmanager
-def _groups_by_thread() -> Iterator[None]:
-    """In the block, let C++ know process groups by their names and the thread that asks."""
-    set_mode = torch._C._distributed_c10d._set_thread_isolation_mode
-    set_mode(True)
-    try:
-        yield
-    finally:
-        set_mode(False)
 
 
 def _rank() -> int:

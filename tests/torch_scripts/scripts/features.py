@@ -60,10 +60,9 @@ def try_collectives(found: Results, rank: int, world_size: int) -> None:
     out = torch.zeros(world_size)
     dist.all_to_all_single(out, torch.arange(float(world_size)) + 10 * rank)
     found["all_to_all_single"] = out
-    out = torch.zeros(sum(range(1, world_size + 1)))
-    dist.all_to_all_single(
-        out, torch.full(((rank + 1) * world_size,), float(rank)), list(range(1, world_size + 1)), [rank + 1] * world_size
-    )
+    sizes = [k + 1 for k in range(world_size)]
+    out = torch.zeros(sum(sizes))
+    dist.all_to_all_single(out, torch.full((sizes[rank] * world_size,), float(rank)), sizes, [sizes[rank]] * world_size)
     found["all_to_all_single, uneven"] = out
     t = torch.full((3,), rank + 1.0)
     dist.reduce(t, 1)

@@ -1,0 +1,74 @@
+"""Small scripts whose messages may come in several orders: python orders.py NAME."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, workers, name = dist.get_rank(), dist.get_world_size() - 1, sys.argv[1]
+K = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+t = torch.zeros(1)
+if name in ("sources", "sum"):  # K messages of each worker, from anybody
+    if rank == 0:
+        total, sources = torch.zeros(1), []
+        for _ in range(K * workers):
+            sources.append(dist.recv(t))
+            total += t
+        print(sources if name == "sources" else total)
+    else:
+        for _ in range(K):
+            dist.send(torch.ones(1), 0)
+elif name == "server":  # asynchronous: x <- x - (g + x) / 10, in the order in which the g come
+    x = torch.zeros(1)
+    if rank == 0:
+        for _ in range(K * workers):
+            source = dist.recv(t)
+            x -= 0.1 * (t + x)
+            dist.send(x, source)
+        print(x)
+    else:
+        for k in range(K):
+            dist.send(x + rank + k, 0)
+            dist.recv(x, 0)
+elif name == "by name":  # waits for rank 1 by name, after it may have taken its only message
+    if rank == 0:
+        dist.recv(t)
+        dist.recv(t, 1)
+    else:
+        dist.send(t, 0)
+elif name == "look":
+    if rank == 0:
+        work = dist.irecv(t, 1)
+        assert work is not None
+        print(work.is_completed())
+        work.wait()
+    elif rank == 1:
+        dist.send(t, 0)
+elif name == "look again":
+    if rank == 0:
+        work = dist.irecv(t, 1)
+        assert work is not None
+        looks = 1
+        while not work.is_completed():
+            looks += 1
+        print(looks)
+    elif rank == 1:
+        dist.send(t, 0)
+elif name == "two receives":  # the first that is called has the first choice, whichever is waited for first
+    if rank == 0:
+        a, b = torch.zeros(1), torch.zeros(1)
+        first, second = dist.irecv(a), dist.irecv(b)
+        assert first is not None
+        assert second is not None
+        second.wait()
+        first.wait()
+        print(a, b)
+    else:
+        dist.send(torch.tensor([float(rank)]), 0)
+elif name == "train":
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp(torch.full((2, 3), float(rank))).sum().backward()
+    optimizer.step()

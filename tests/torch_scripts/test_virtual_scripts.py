@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import simulate
+from benchmarks import ddp_steps
 from records.errors import RunFailed
 from tests.runs import said_by
-from tests.torch_scripts import SCRIPTS, at
+from tests.torch_scripts import SCRIPTS
 from torch_scripts import threads
 from torch_scripts.collectives import plans
 from torch_scripts.script import Script
@@ -22,12 +23,13 @@ from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from virtual_time.network import OneSwitch
 from virtual_time.ranks import Deadlock
 
+STEPS = ddp_steps.__file__
 BANDWIDTH, LATENCY = 125e6, 50e-6
 PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of steps.py's model
 
 
 def run(name: str, n: int, *arguments: Any, compute: float | None = 0.02, all_reduce: str = "ring") -> Cluster:
-    script = Script(str(SCRIPTS / name), [str(one) for one in arguments])
+    script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(one) for one in arguments])
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
     return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, compute, plans(all_reduce))
 
@@ -149,7 +151,7 @@ def test_the_process_is_as_before() -> None:
 
 
 def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path) -> None:
-    given = ["--script", str(SCRIPTS / "steps.py"), "--n_gpus=4", "--bandwidth=1gbit", "--compute=20ms",
+    given = ["--script", str(STEPS), "--n_gpus=4", "--bandwidth=1gbit", "--compute=20ms",
              f"--results_dir={tmp_path}", "--run_name=run", "--", "4", "3"]  # fmt: skip
     code, text = said_by(lambda: simulate.main(given))
     assert code == 0, text
@@ -158,7 +160,7 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
     table = pd.read_csv(tmp_path / "run.csv")
     assert table["bytes_sent"].sum() == 3 * PARAMETERS + 4 * 3 * 8 + (6 * 3 * 8 + 8 * 4) * 3 + 3 * 2 * 3 * PARAMETERS
     lines = set(pd.read_csv(tmp_path / "run.events.csv.gz")["line"].dropna())
-    assert any(line.endswith(f"scripts/{at('steps.py', '.backward()')}") for line in lines), "loss.backward()"
+    assert any(line.endswith("benchmarks/ddp_steps.py:31") for line in lines), "loss.backward()"
     for command in ("page", "timeline"):
         subprocess.run([sys.executable, "-m", f"records.{command}", str(tmp_path / "run")], check=True, timeout=300)
     assert "cross_entropy" in (tmp_path / "run.page.html").read_text()

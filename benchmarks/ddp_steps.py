@@ -1,8 +1,12 @@
-"""The usual script: DistributedDataParallel, started by spawn. python steps.py RANKS STEPS [BUCKET_MB]."""
+"""A usual script with DistributedDataParallel; it prints the seconds of each step without the first two.
+
+python benchmarks/ddp_steps.py RANKS STEPS [BUCKET_MB]
+"""
 
 import os
 import sys
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -12,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(rank: int, world_size: int, steps: int, bucket_mb: float) -> None:
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", os.environ.get("MASTER_PORT", "29512")
+    """Train as one rank."""
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = os.environ.get("MASTER_ADDR", "localhost"), "29512"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     torch.manual_seed(0)
@@ -27,9 +32,8 @@ def train(rank: int, world_size: int, steps: int, bucket_mb: float) -> None:
         optimizer.step()
         ends.append(time.perf_counter())
     dist.barrier()
-    if rank == 0 and steps > 2:
-        print((ends[-1] - ends[1]) / (steps - 2))
-    dist.destroy_process_group()
+    if rank == 0:
+        print(*(end - begin for begin, end in pairwise(ends[1:])))
 
 
 if __name__ == "__main__":

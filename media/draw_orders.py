@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from every_order.invariants import chosen
 from every_order.problem import LoadsAndStores
-from every_order.runs import LR, Case
+from every_order.runs import LR, Case, run_once
 from every_order.scheduler import ACCESS
 from every_order.search import Orders
 from strategies import Hogwild
@@ -22,7 +22,7 @@ CASE = Case(Hogwild(), 2, 1, own_steps=True, optimizer=partial(LoadsAndStores, l
 def orders() -> dict[tuple[int, ...], bool]:
     """Return, for each order of the accesses (which rank makes each), whether an update is lost in it."""
     found, held = {}, chosen(CASE)
-    for run in Orders(CASE, 1000):
+    for run in Orders(partial(run_once, CASE), 1000):
         accesses = tuple(rank for rank, (kind, *_) in run.happened if kind == ACCESS)
         found[accesses] = any(one.holds(run) for one in held)
     return found

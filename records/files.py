@@ -19,6 +19,7 @@ from records.tables import EVALUATE_BYTES, VERSION_COLUMNS, columns_with
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES, check_finished, folder_of, remove
 
 CALIBRATION = "calibration.json"  # of a simulation, beside its runs
+HASHES = ".hashes.npz"  # what --hashes keeps, for records.why
 TRACE_SUFFIX = ".trace.json"  # of what records.timeline writes: not the metadata of a run
 METADATA_KEYS = ("strategy", "n_gpus", "replicas_identical")  # without these a json is not the metadata of a run
 _CAME_LATER = {"line", *VERSION_COLUMNS, *CODE_MARKS, *METERS, EVALUATE_BYTES}  # columns that older files may lack

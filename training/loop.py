@@ -6,6 +6,7 @@ import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from checkpoints import files, replay
 from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
 from records.scalars import Scalars
-from strategies.common.builtin import replica_of
-from strategies.common.replica import trained
+from strategies.common.builtin import Builtin, replica_of
+from strategies.common.replica import layout_of, trained
 from training.evaluation import REPORTER, evaluate_for_all
+from training.hashes import Hashes
 from training.layers import choose_threads, shares_of
 from training.options import Options
 from training.precision import Precision
@@ -64,7 +66,8 @@ def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, 
             rank.run_epoch(epoch)
     if rank.scalars:
         rank.scalars.close()
-    return result_of(rank.strategy, rank.replica, transport, options, data)
+    hashes = rank.hashes.arrays() if rank.hashes else {}
+    return result_of(rank.strategy, rank.replica, transport, options, data, hashes)
 
 
 class _Rank:
@@ -97,6 +100,7 @@ class _Rank:
         self.reported = 0.0
         place = Path(options.tensorboard or "", str(options.run_name), f"rank-{transport.rank}")
         self.scalars = Scalars(self.recorder, place) if options.tensorboard else None
+        self.hashes: Hashes | None = None
 
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a checkpoint."""
@@ -115,6 +119,9 @@ class _Rank:
             options.make_schedule(self.data.n_train * self.per_sample), state,
             lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
         )  # fmt: skip
+        if options.hashes:
+            self.hashes = Hashes(layout_of(self.model))
+            strategy.descent.before_update = partial(self.hashes.update, strategy.descent)
         if options.amp == "fp16" and replica.is_watched:
             raise UsageError(
                 f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
@@ -185,6 +192,8 @@ class _Rank:
                     f"the loss became {loss} in epoch {1 + i // plan.n_steps}, step {i % plan.n_steps + 1} of "
                     f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
+            if self.hashes:
+                self._note_gradient(self.hashes, i, n)
             strategy.step(self.weight(i, n))
             at.loss_sum += loss * n
             at.n += n
@@ -200,6 +209,11 @@ class _Rank:
         if at.n:
             recorder.mark("train_loss", at.loss_sum / at.n)
 
+    def _note_gradient(self, hashes: Hashes, i: int, n: int) -> None:
+        x = trained(self.model)
+        is_sent = isinstance(self.strategy, Builtin) or self.replica.is_watched  # and changed, in the backward pass
+        hashes.gradient(i, x, [None if is_sent else p.grad for p in x], n)
+
     def gradient(self, i: int) -> tuple[float, int]:
         """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss and its n.
 
@@ -213,6 +227,8 @@ class _Rank:
         for k in range(pieces):
             with phase("data"):
                 x, y = self.loader.piece(i, k)
+            if self.hashes:
+                self.hashes.batch(x, y)
             is_last = k == pieces - 1
             replica.begin_piece(expected, self.per_sample * (stop - start), is_last)
             if is_last:

@@ -14,12 +14,14 @@ from launchers import Launcher
 from records import files, tables
 from records.errors import RunFailed
 from records.events import RunEvents
+from records.files import HASHES
 from records.machine import git_commit, machine
 from records.sources import digests
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
 from training.evaluation import REPORTER
+from training.hashes import packed
 from training.options import Options
 from training.result import RankResult
 from workloads import tasks
@@ -129,9 +131,11 @@ def write(
         "git_commit": git_commit(),
     }
     saved = next((result.saved_model for result in results if result.saved_model is not None), None)
-    model = {} if saved is None or options.save is None else {options.save: saved}
+    others = {} if saved is None or options.save is None else {options.save: saved}
+    if hashed := {result.rank: result.hashes for result in results if result.hashes}:
+        others[f"{Path(options.results_dir) / options.run_name}{HASHES}"] = packed(hashed)
     try:
-        files.write_run(options.results_dir, options.run_name, events, table, metadata, model)
+        files.write_run(options.results_dir, options.run_name, events, table, metadata, others)
     except OSError as error:
         where = error.filename or options.results_dir
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error

@@ -11,6 +11,7 @@ from records.events import EventFile
 from strategies import Replica, Strategy
 from strategies.common.replica import bytes_of, parameters_from
 from training.evaluation import REPORTER
+from training.hashes import Arrays
 from training.options import Options
 from transports.base import Transport
 from transports.messages import Alignment
@@ -31,10 +32,18 @@ class RankResult:
     deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
+    hashes: Arrays
     applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
-def result_of(strategy: Strategy, replica: Replica, transport: Transport, options: Options, data: Data) -> RankResult:
+def result_of(
+    strategy: Strategy,
+    replica: Replica,
+    transport: Transport,
+    options: Options,
+    data: Data,
+    hashes: Arrays | None = None,
+) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
     saved = None
     if options.save is not None:
@@ -55,5 +64,6 @@ def result_of(strategy: Strategy, replica: Replica, transport: Transport, option
         list(transport.recorder.deaths),
         transport.alignment,
         torch.get_num_threads(),
+        hashes or {},
         transport.recorder.applied,
     )

@@ -132,6 +132,7 @@ class Descent:
         self._recorder = recorder
         self.clip_norm = clip_norm
         self.schedule = schedule
+        self.before_update: Callable[[], None] = lambda: None  # called when the parameters hold their gradients
         self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
         self.version = 0
@@ -187,6 +188,7 @@ class Descent:
         if g is not None:
             for i, gradient in zip(self._own, [g] if self.is_flat else self._layout.views(g, self._own), strict=True):
                 self.parameters[i].grad = gradient
+        self.before_update()
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             total = self._norm(g) if self._norm and g is not None else get_total_norm(gradients)

@@ -1,0 +1,305 @@
+"""Tell why two runs differ: `python -m records.why RESULTS_DIR/A RESULTS_DIR/B`, both of them with --hashes.
+
+Names the first step, and in it the first thing in the order x, batch, gradient g of each worker, update u, that has not
+the same bits, with its first tensor; and the cause, as far as the kept elements of each tensor show it (8 of each).
+That two sums differ only in the order of addition is shown by adding what all workers gave in every order: one has the
+bits of A, and one those of B.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from records.files import HASHES
+from records.finished import BadRun, Parser, Run, find_runs, run_command
+
+_OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
+               "optimizer_options")  # fmt: skip
+_OF_PASSES = ("dtype", "amp", "device", "task", "accumulate")
+_OF_BATCHES = ("seed", "batch_size", "global_batch_size", "n_gpus", "dataset")
+_OF_STARTS = ("seed", "model", "model_options", "dtype")
+_MOST_ORDERS = 5040  # of addition: 7 ranks
+_CLOSE = 1e-4
+_LATE = 8  # steps
+
+
+@dataclass
+class Hashed:
+    """A run and its hashes: of each worker, and of each update, one row a step."""
+
+    run: Run
+    names: list[str]
+    workers: list[dict[str, np.ndarray]]
+    updates: list[dict[str, np.ndarray]]  # of the ranks that make some
+
+    def option(self, name: str) -> Any:
+        """Return an option of the run; of several machines and versions too."""
+        of_machine = self.run.metadata.get("machine", {}) | {"threads": self.run.metadata.get("threads")}
+        return of_machine.get(name[8:]) if name.startswith("machine ") else self.run.options.get(name)
+
+    def row(self, kind: str, step: int, who: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return hashes and elements of x, g or u [tensors]; None: unknown."""
+        of = self.updates if kind == "u" else self.workers
+        if who >= len(of) or kind not in of[who] or step >= len(of[who][kind]):
+            return None
+        return of[who][kind][step], of[who][f"{kind} elements"][step]
+
+    def elements(self, kind: str, step: int) -> np.ndarray | None:
+        """Return the elements of all workers, or updates, [workers, tensors, elements]; None: some are unknown."""
+        rows = [self.row(kind, step, k) for k in range(len(self.workers if kind == "g" else self.updates))]
+        return np.array([row[1] for row in rows if row]) if rows and all(rows) else None
+
+
+@dataclass
+class Parting:
+    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor."""
+
+    kind: str
+    step: int
+    who: int
+    tensor: int
+
+
+def load(run: Run) -> Hashed:
+    """Return a run's hashes. Raises BadRun."""
+    path = Path(f"{run.path}{HASHES}")
+    try:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise BadRun(f"{path}: cannot be read; repeat the run with --hashes") from error
+    ranks: defaultdict[int, dict[str, np.ndarray]] = defaultdict(dict)
+    for name, array in arrays.items():
+        rank, _, kind = name.partition(" ")
+        ranks[int(rank)][kind] = array
+    rows = [ranks[rank] for rank in sorted(ranks)]
+    return Hashed(run, list(rows[0]["names"]), [r for r in rows if "x" in r], [r for r in rows if "u" in r])
+
+
+def part(a: Hashed, b: Hashed) -> Parting | None:
+    """Return where the runs part; None: nowhere in the steps that both took."""
+    if a.names != b.names:
+        raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
+    workers = min(len(a.workers), len(b.workers))
+    for step in range(min(len(one["x"]) for one in [*a.workers, *b.workers])):
+        for who in range(workers):
+            if (tensor := _differs(a.row("x", step, who), b.row("x", step, who))) is not None:
+                return Parting("x", step, who, tensor)
+        for who in range(workers):
+            if a.workers[who]["batch"][step] != b.workers[who]["batch"][step]:
+                return Parting("batch", step, who, 0)
+        for kind, n in (("g", workers), ("u", min(len(a.updates), len(b.updates)))):
+            for who in range(n):
+                if (tensor := _differs(a.row(kind, step, who), b.row(kind, step, who))) is not None:
+                    return Parting(kind, step, who, tensor)
+    return None
+
+
+def _differs(one: Any, other: Any) -> int | None:
+    if one is None or other is None:
+        return None
+    known = ~(np.isnan(one[1]).all(1) | np.isnan(other[1]).all(1))
+    found = np.flatnonzero((one[0] != other[0]) & known)
+    return int(found[0]) if len(found) else None
+
+
+# Causes
+
+
+def cause(a: Hashed, b: Hashed, at: Parting) -> str:
+    """Return why they part, or that it is not known."""
+    found = {"x": _of_x, "batch": _of_batch, "g": _of_gradient, "u": _of_update}[at.kind](a, b, at)
+    return next((text for text in found if text), "not known: nothing that was recorded explains it")
+
+
+def _of_x(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
+    if at.step == 0:
+        yield _options(a, b, _OF_STARTS, "another start")
+        yield "another start, with the same options: the model is not made from --seed alone"
+        return
+    if a.run.metadata.get("arrivals") != b.run.metadata.get("arrivals"):
+        yield "another order of messages: a server took them as they came"
+    ours, theirs = (run.workers[at.who]["x"] for run in (a, b))
+    for back in range(1, min(at.step, _LATE) + 1):
+        for run, late, now in (("A", ours, theirs), ("B", theirs, ours)):
+            if (late[at.step] == now[at.step - back]).all():
+                yield f"a stale version: {run} computes step {at.step + 1} on the x of step {at.step + 1 - back}"
+    yield _options(a, b, _OF_UPDATES, "another update of x")
+    alike = [_differs(a.row("x", at.step, k), b.row("x", at.step, k)) is None for k in range(len(a.workers))]
+    if any(alike):
+        yield f"x of worker {at.who} was changed by something else than the update; other workers have the same x"
+
+
+def _of_batch(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
+    ours, theirs = ([worker["batch"][at.step] for worker in run.workers] for run in (a, b))
+    if sorted(ours) == sorted(theirs):
+        yield "another batch: workers have exchanged theirs"
+    yield _options(a, b, _OF_BATCHES, "another batch")
+    yield "another batch, with the same options: the data set, or how it is shuffled or augmented, is another"
+
+
+def _of_gradient(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
+    ours, theirs = a.row("g", at.step, at.who), b.row("g", at.step, at.who)
+    assert ours is not None
+    assert theirs is not None
+    if (factor := _factor(ours[1], theirs[1])) is not None:
+        yield f"a factor: the gradient of B is {factor:.4g} times that of A, from the same x and batch"
+    yield _options(a, b, _OF_PASSES, "another arithmetic")
+    rounding = np.allclose(ours[1], theirs[1], rtol=1e-3, atol=1e-6 * float(np.nanmax(np.abs(ours[1]))))
+    if rounding:
+        names = ("machine torch", "machine threads", "machine cpu", "machine python")
+        yield _options(a, b, names, "rounding of another version or number of threads")
+    lost = _lost(a, b, at, ours[1], theirs[1])
+    yield lost
+    yield "not known: the same x and batch gave another gradient (dropout, or an operation that is not deterministic)"
+
+
+def _of_update(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
+    ours, theirs = a.row("u", at.step, at.who), b.row("u", at.step, at.who)
+    assert ours is not None
+    assert theirs is not None
+    if len(a.workers) != len(b.workers):
+        yield f"another number of workers: {len(a.workers)} and {len(b.workers)}"
+    yield _options(a, b, ("codec", "density", "rank", "levels", "per_tensor"), "a lossy codec")
+    given = [run.elements("g", at.step) for run in (a, b)]
+    if all(one is not None for one in given):
+        yield _order(a, b, at, ours[1], theirs[1])
+    n = len(a.workers)
+    if (factor := _factor(ours[1], theirs[1])) is not None:
+        by_n = any(abs(factor * by - 1) < _CLOSE for by in (n, 1 / n))
+        yield f"{'a missing mean' if by_n else 'a factor'}: the update of B is {factor:.4g} times that of A"
+    for name, run, mine in (("B", b, theirs[1]), ("A", a, ours[1])):
+        yield _from_others(name, run, at.step, mine)
+    yield _lost(a, b, at, ours[1], theirs[1])
+
+
+def _options(a: Hashed, b: Hashed, names: Sequence[str], what: str) -> str | None:
+    """Return `what` with the options that differ, if some of `names` do."""
+    found = [(name, a.option(name), b.option(name)) for name in names]
+    texts = [f"{name.removeprefix('machine ')} {one} and {other}" for name, one, other in found if one != other]
+    return f"{what}: {', '.join(texts)}" if texts else None
+
+
+def _factor(ours: np.ndarray, theirs: np.ndarray) -> float | None:
+    """Return the number that all elements of A's are multiplied with in B; None: it is not one, or it is 1."""
+    known = np.isfinite(ours) & np.isfinite(theirs) & (np.abs(ours) > 1e-12)
+    if not known.any():
+        return None
+    ratios = theirs[known] / ours[known]
+    middle = float(np.median(ratios))
+    return middle if np.allclose(ratios, middle, rtol=_CLOSE) and abs(middle - 1) > _CLOSE and middle else None
+
+
+def _means(g: Any, n: list[int]) -> list[Any]:
+    """Return the mean of gradients [workers, ...] that are added in this order, in the ways in which strategies do."""
+    import torch  # which adds as they did; here, because reading results must not wait for it
+
+    total, shares, mean = g[0] * n[0], g[0] / len(n), g[0]
+    for k in range(1, len(n)):
+        total, shares = total + g[k] * n[k], shares + g[k] / len(n)
+        mean = torch.lerp(mean, g[k], n[k] / sum(n[: k + 1]))
+    return [total / sum(n), shares, mean]
+
+
+def _order(a: Hashed, b: Hashed, at: Parting, ours: np.ndarray, theirs: np.ndarray) -> str | None:
+    """Return that both are sums of the same gradients, if every kept element of each is one in some order."""
+    g, workers = a.elements("g", at.step), a.workers
+    other = b.elements("g", at.step)
+    if g is None or other is None or g.shape != other.shape or not np.array_equal(g, other, equal_nan=True):
+        return None
+    import torch
+
+    dtype = getattr(torch, str(a.option("dtype") or "float32"))
+    gradients = torch.from_numpy(g).to(dtype)
+    aims = [torch.from_numpy(values).to(dtype) for values in (ours, theirs)]
+    found = [aim.isnan() for aim in aims]
+    for order in islice(permutations(range(len(workers))), _MOST_ORDERS):
+        for mean in _means(gradients[list(order)], [int(workers[k]["n"][at.step]) for k in order]):
+            for reached, aim in zip(found, aims, strict=True):
+                reached |= mean == aim
+    if all(one.all() for one in found):
+        return "another order of addition, which is benign: the same gradients, added in two orders, give both"
+    return None
+
+
+def _from_others(name: str, run: Hashed, step: int, mine: np.ndarray) -> str | None:
+    """Return which gradients an update is the mean of, if one is missing, counted twice or late."""
+    g = run.elements("g", step)
+    if g is None:
+        return None
+    n = np.array([float(worker["n"][step]) for worker in run.workers])
+
+    def is_mean(weights: np.ndarray, of: np.ndarray) -> bool:
+        total = np.tensordot(weights, of, 1)
+        scale = _CLOSE * np.nanmax(np.abs(of))
+        means = (total / by for by in (weights.sum(), n.sum()))
+        return any(np.allclose(mean, mine, rtol=1e-3, atol=scale, equal_nan=True) for mean in means)
+
+    if is_mean(n, g):
+        return None
+    for k in range(len(n)):
+        for times, what in ((0, f"is missing in {name}"), (2, f"counts twice in {name}")):
+            weights = n.copy()
+            weights[k] *= times
+            if weights.sum() and is_mean(weights, g):
+                return f"a rank {'that is missing' if not times else 'too often'}: the gradient of worker {k} {what}"
+    for back in range(1, min(step, _LATE) + 1):
+        before = run.elements("g", step - back)
+        if before is None:
+            break
+        late = f"of step {step + 1 - back} in step {step + 1}"
+        if is_mean(n, before):
+            return f"a stale version: {name} applies the gradients {late}"
+        for k in range(len(n)):
+            mixed = g.copy()
+            mixed[k] = before[k]
+            if is_mean(n, mixed):
+                return f"a stale version: {name} applies the gradient of worker {k} {late}"
+    return None
+
+
+def _lost(a: Hashed, b: Hashed, at: Parting, ours: np.ndarray, theirs: np.ndarray) -> str | None:
+    """Return in which run the gradient of a tensor is zero or not there, and in the other not."""
+    for name, one, other in (("A", ours, theirs), ("B", theirs, ours)):
+        if not np.nan_to_num(one[at.tensor]).any() and np.nan_to_num(other[at.tensor]).any():
+            return f"a gradient that is missing: in {name} that of {a.names[at.tensor]} is zero"
+    return None
+
+
+def why(a: Hashed, b: Hashed) -> str:
+    """Return as lines where two runs part, and why."""
+    at = part(a, b)
+    if at is None:
+        steps = min(len(one["x"]) for one in [*a.workers, *b.workers])
+        return f"the same bits in all {steps} steps: x, batches, gradients and updates"
+    what = {"x": "the parameters x of worker", "batch": "the batch of worker", "g": "the gradient of worker",
+            "u": "the gradient that is applied, on updating rank"}[at.kind]  # fmt: skip
+    where = "" if at.kind == "batch" else f", first in {a.names[at.tensor]}"
+    lines = [f"A  {a.run.path}", f"B  {b.run.path}", f"part at   step {at.step + 1}: {what} {at.who}{where}"]
+    rows = [run.row(at.kind, at.step, at.who) for run in (a, b)] if at.kind != "batch" else []
+    for name, row in zip("AB", rows, strict=False):
+        if row:
+            lines.append(f"   {name}     {', '.join(f'{value:.7g}' for value in row[1][at.tensor][:4])}, ...")
+    return "\n".join([*lines, f"cause     {cause(a, b, at)}"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print why two runs differ; return the exit status."""
+    parser = Parser(prog="python -m records.why", description="Tell why two runs differ; both were made with --hashes.")
+    parser.add_argument("runs", nargs=2, metavar="RUN", help="RESULTS_DIR/RUN_NAME, or its .json")
+    return run_command(parser, lambda given: why(*(load(_found(path)) for path in given.runs)), arguments)
+
+
+def _found(path: str) -> Run:
+    (run,) = find_runs([path if path.endswith(".json") else f"{path}.json"])
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""What `records.why` compares two runs by: of each step, hashes of a rank's batch, parameters and gradients.
+
+Of each tensor a CRC-32 of all bytes is kept, and the values of a few elements, spread over it: a hash says whether two
+runs differ, the elements say how.
+"""
+
+import io
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from compression import Layout
+from strategies.common.descent import Descent
+from transports.messages import as_vector
+
+ELEMENTS = 8  # of each tensor, whose values are kept
+Arrays = dict[str, np.ndarray]
+
+
+class Hashes:
+    """The hashes of one rank. `layout`: the tensors of x."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._rows: defaultdict[str, list[Any]] = defaultdict(list)
+        self._batch = 0
+
+    def batch(self, *tensors: torch.Tensor) -> None:
+        """Note a piece of the batch of the next gradient."""
+        for tensor in tensors:
+            self._batch = zlib.crc32(_bytes(tensor), self._batch)
+
+    def gradient(self, step: int, x: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], n: int) -> None:
+        """Note what a worker has computed in a step: `gradients`, a mean over `n`, of the parameters `x`."""
+        self._note("g", gradients)
+        self._note("x", x)
+        for name, value in (("step", step), ("n", n), ("batch", self._batch)):
+            self._rows[name].append(value)
+        self._batch = 0
+
+    def update(self, descent: Descent) -> None:
+        """Note the gradient that an update is given: of all parameters, or of a part of them."""
+        gradients: Sequence[torch.Tensor | None] = [p.grad for p in descent.parameters]
+        if len(gradients) != len(self._layout.names):  # one vector
+            g = gradients[0]
+            is_whole = g is not None and g.numel() == self._layout.n
+            gradients = self._layout.views(g) if g is not None and is_whole else [None] * len(self._layout.names)
+        self._note("u", gradients)
+        self._rows["version"].append(descent.version)
+
+    def arrays(self) -> Arrays:
+        """Return all of it, one row a step, and the names of the tensors: see `records.why`."""
+        return {"names": np.array(self._layout.names)} | {name: np.array(rows) for name, rows in self._rows.items()}
+
+    def _note(self, name: str, tensors: Sequence[torch.Tensor | None]) -> None:
+        self._rows[name].append([0 if t is None else zlib.crc32(_bytes(t)) for t in tensors])
+        self._rows[f"{name} elements"].append([_some(t) for t in tensors])
+
+
+def packed(ranks: Mapping[int, Arrays]) -> bytes:
+    """Return the hashes of all ranks as a file."""
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {f"{rank} {name}": array for rank, one in ranks.items() for name, array in one.items()}
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return as_vector(tensor).view(torch.uint8).cpu().numpy()
+
+
+def _some(tensor: torch.Tensor | None) -> np.ndarray:
+    """Return ELEMENTS values from the first to the last; of a shorter tensor, some of them again."""
+    if tensor is None or not tensor.numel():
+        return np.full(ELEMENTS, np.nan)
+    at = torch.linspace(0, tensor.numel() - 1, ELEMENTS, dtype=torch.float64).long().to(tensor.device)
+    return tensor.detach().reshape(-1)[at].double().cpu().numpy()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from records.files import HASHES
-from records.finished import BadRun, Parser, Run, find_runs, run_command
+from records.finished import BadRun, Parser, Run, differing_options, find_runs, run_command
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
                "optimizer_options")  # fmt: skip
@@ -116,7 +116,9 @@ def _differs(one: Any, other: Any) -> int | None:
 def cause(a: Hashed, b: Hashed, at: Parting) -> str:
     """Return why they part, or that it is not known."""
     found = {"x": _of_x, "batch": _of_batch, "g": _of_gradient, "u": _of_update}[at.kind](a, b, at)
-    return next((text for text in found if text), "not known: nothing that was recorded explains it")
+    options = ", ".join(f"{name} {' and '.join(values)}" for name, values in differing_options([a.run, b.run]).items())
+    unknown = "not known: nothing that was recorded explains it"
+    return next((text for text in found if text), unknown + (f"; options that differ: {options}" if options else ""))
 
 
 def _of_x(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
@@ -167,7 +169,7 @@ def _of_update(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
     assert theirs is not None
     if len(a.workers) != len(b.workers):
         yield f"another number of workers: {len(a.workers)} and {len(b.workers)}"
-    yield _options(a, b, ("codec", "density", "rank", "levels", "per_tensor"), "a lossy codec")
+    yield _options(a, b, ("codec",), "a lossy codec")
     yield _order(a, b, at, ours[1], theirs[1])
     n = len(a.workers)
     if (factor := _factor(ours[1], theirs[1])) is not None:

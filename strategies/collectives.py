@@ -109,6 +109,9 @@ def gather_and_add(vector: torch.Tensor, transport: Transport, n: int = 0, ranks
     return n_total
 
 
+ALL_REDUCES = {"ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add}
+
+
 def average(vector: torch.Tensor, transport: Transport) -> None:
     """Replace `vector` [P] on every rank by the mean over all ranks, in place. Raises PeerLost, WaitTimeout."""
     if vector.numel():

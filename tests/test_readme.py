@@ -20,9 +20,11 @@ import pytest
 from packaging.requirements import Requirement
 
 import simulate
+from records.parsing import read_options
 from strategies import GROUPS, collectives
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
+from torch_scripts.command import ClusterScript, is_script
 from training import command_line
 
 KEPT = ROOT / "results" / "amd-epyc-2-cores"
@@ -137,6 +139,9 @@ def test_commands_have_options_that_exist(path: Path) -> None:
             command_line.parse_run(given, None, "")  # raises UsageError
         if "simulate.py" in words:
             given = words[words.index("simulate.py") + 1 :]
+            if is_script(given):
+                read_options(given[: given.index("--")], ClusterScript, "")
+                continue
             command_line.parse_with(given, None, "", simulate.SimulationOptions)
 
 

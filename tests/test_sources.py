@@ -107,6 +107,8 @@ KNOWN = {
     ("training/options.py", "ring_all_reduce"),  # the default strategy
     ("training/options.py", "RingAllReduce"),
     ("training/ddp_hook.py", "all_gather"),  # torch's
+    ("torch_scripts/process_group.py", "all_gather"),
+    ("torch_scripts/collectives.py", "all_gather"),
     ("training/checks.py", "workers_like"),  # a cure that only `single` has
     ("training/report.py", "workers_like"),  # the run to compare with
 }

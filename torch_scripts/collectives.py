@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from strategies.collectives import all_gather, gather_and_add, naive_all_reduce, reduce_scatter, ring_all_reduce
+from strategies.collectives import ALL_REDUCES, all_gather, reduce_scatter
 from virtual_time.transport import Simulated
 
 Vectors = Sequence[torch.Tensor]
 Plan = Callable[[Vectors, Vectors, int, Any, Simulated], None]
-ALL_REDUCES = {"ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add}
 _SUMS = ("SUM", "AVG")
 _COMBINES = {
     "MIN": torch.minimum, "MAX": torch.maximum, "PRODUCT": torch.mul,

@@ -21,6 +21,7 @@ from records.machine import git_commit, machine
 from records.parsing import read_options
 from records.sources import digests
 from records.unfinished import claimed
+from strategies.collectives import ALL_REDUCES
 from torch_scripts.collectives import plans
 from torch_scripts.every_order import examine
 from torch_scripts.script import Script
@@ -56,8 +57,8 @@ class ClusterScript(_Options):
     compute: str | None = None
     """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
     each rank's thread takes on this machine."""
-    all_reduce: Literal["ring", "naive", "all_gather"] = "ring"
-    """How an all-reduce is done."""
+    all_reduce: str = "ring"
+    """How an all-reduce is done: one of ALL_REDUCES in strategies/collectives.py."""
     racks: int = 1
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None
@@ -98,6 +99,8 @@ def explore_script(given: Sequence[str], description: str) -> None:
 def simulate_script(given: Sequence[str], description: str) -> None:
     """Run a script on a cluster, write its records, and print a summary. Raises UsageError, RunFailed."""
     options, script = _read(given, ClusterScript, description)
+    if options.all_reduce not in ALL_REDUCES:
+        raise UsageError(f"--all_reduce {options.all_reduce}: unknown; there are {', '.join(ALL_REDUCES)}")
     of_run = Options(n_gpus=options.n_gpus, bandwidth=options.bandwidth, latency=options.latency)
     shared = {name: getattr(options, name) for name in ("racks", "rack_bandwidth", "sharing", "compute")}
     network = ClusterOptions(**shared).network(of_run)

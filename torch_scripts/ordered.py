@@ -138,8 +138,7 @@ class InOrders:
     def _take_part(self, ranks: Ranks, i: int, call: Collective | Message) -> None:
         assert isinstance(call, Collective)
         transport = Simulated(ranks, i, torch.device("cpu"), Recorder(enabled=False), rejoined=False)
-        with torch.no_grad():
-            call.run(self._plans, transport)
+        call.run(self._plans, transport)
 
     def _end(self, calls: Sequence[Pending]) -> None:
         """Note that these calls have ended together: what comes after one of them comes after all."""

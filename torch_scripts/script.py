@@ -105,7 +105,8 @@ def ranks_alone(script: Script) -> Iterator[None]:
     """In the block, this process may have ranks that are threads; afterwards it is as before."""
     before = ProcessState.of_this_process()
     path = [script.folder.rstrip(os.sep), *sys.path]
-    with as_before(), patch.object(sys, "path", path), torch.autograd.set_multithreading_enabled(False):
+    alone = torch.autograd.set_multithreading_enabled(False)
+    with as_before(), patch.object(sys, "path", path), alone, torch.no_grad():  # the hub's; each thread has its own
         use_share_of_cores(1, 1)
         try:
             yield

@@ -164,8 +164,7 @@ class Cluster:
 
         def do() -> None:
             transport.coroutine, transport.clock = getcurrent(), at
-            with torch.no_grad():
-                call.run(self._plans, transport)
+            call.run(self._plans, transport)
             self._end(pending, transport.clock)
 
         self.world.start(do, at)

@@ -87,6 +87,9 @@ def part(a: Hashed, b: Hashed) -> Parting | None:
     """Return where the runs part; None: nowhere in the steps that both took."""
     if a.names != b.names:
         raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
+    begins = [int(run.workers[0]["step"][0]) for run in (a, b)]
+    if begins[0] != begins[1]:
+        raise BadRun(f"{b.run.path}: begins at step {begins[1] + 1}, the other at {begins[0] + 1}: one was resumed")
     workers = min(len(a.workers), len(b.workers))
     for step in range(min(len(one["x"]) for one in [*a.workers, *b.workers])):
         for who in range(workers):
@@ -284,7 +287,9 @@ def why(a: Hashed, b: Hashed) -> str:
     what = {"x": "the parameters x of worker", "batch": "the batch of worker", "g": "the gradient of worker",
             "u": "the gradient that is applied, on updating rank"}[at.kind]  # fmt: skip
     where = "" if at.kind == "batch" else f", first in {a.names[at.tensor]}"
-    lines = [f"A  {a.run.path}", f"B  {b.run.path}", f"part at   step {at.step + 1}: {what} {at.who}{where}"]
+    step = 1 + int(a.workers[0]["step"][at.step])
+    when = f"epoch {1 + int((a.run.table.groupby('epoch')['step'].max() < step).sum())}, step {step}"
+    lines = [f"A  {a.run.path}", f"B  {b.run.path}", f"part at   {when}: {what} {at.who}{where}"]
     rows = [run.row(at.kind, at.step, at.who) for run in (a, b)] if at.kind != "batch" else []
     for name, row in zip("AB", rows, strict=False):
         if row:

@@ -63,12 +63,19 @@ class _Flat(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-@lru_cache(maxsize=8)  # tried out once, however many ranks share a process
 def is_flat(make: OptimizerFactory) -> bool:
     """Return whether the optimizer may be given all parameters as one vector, or a part of it: which is fastest.
 
     It may if it makes one group, asks no parameter for its shape, and updates each element by itself. Tried out.
     """
+    try:
+        return _is_flat(make)
+    except TypeError:  # it has no hash
+        return _is_flat.__wrapped__(make)
+
+
+@lru_cache(maxsize=8)  # tried out once, however many ranks share a process
+def _is_flat(make: OptimizerFactory) -> bool:
     if isinstance(make, ByTensor):
         return False
     try:

@@ -241,7 +241,7 @@ def test_where_they_part_is_the_first_step_and_tensor(tmp_path: Path) -> None:
     with update(lambda _, g: g[-1:].mul_(2), 2)():
         make(tmp_path, "b")
     _, text = said_by(lambda: why.main([str(tmp_path / "a"), str(tmp_path / "b")]))
-    assert "part at   step 3: the gradient that is applied, on updating rank 0" in text
+    assert "part at   epoch 1, step 3: the gradient that is applied, on updating rank 0" in text
 
 
 def test_runs_that_cannot_be_compared_are_named_in_one_line(tmp_path: Path) -> None:

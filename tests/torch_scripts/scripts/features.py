@@ -158,8 +158,8 @@ def try_ddp(found: Results, rank: int, world_size: int) -> None:
 
 def try_hook(found: Results, rank: int, world_size: int) -> None:
     ddp = DistributedDataParallel(Model(), bucket_cap_mb=0.1)
-    ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    train(found, "bf16", rank, ddp)
+    ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    train(found, "fp16", rank, ddp)
 
 
 def try_fsdp(found: Results, rank: int, world_size: int) -> None:

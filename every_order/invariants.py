@@ -35,7 +35,7 @@ def chosen(case: Case) -> list[Invariant]:
     found = [
         Invariant("no rank fails", fails, of_ended=False),
         Invariant("no rank waits for ever", waits, of_ended=False),
-        Invariant("nor where a wait holds until all is read", waits_in_a_circle, of_ended=False),
+        Invariant("no rank waits for ever if senders wait until all is read", waits_in_a_circle, of_ended=False),
         Invariant("nothing is changed while it is on its way or being read", changes, of_ended=False),
     ]
     if not case.dies:
@@ -47,7 +47,7 @@ def chosen(case: Case) -> list[Invariant]:
     if case.strategy.traits.agree:
         found.append(Invariant("all replicas have the same bits", agree))
     if type(case.strategy).known_models is not Strategy.known_models:
-        found.append(Invariant("what a server takes workers' models to be, they are", knows))
+        found.append(Invariant("a server's copy of a worker's model is that model", knows))
     if (most := case.strategy.stalest(case.workers)) is not None:
         found.append(Invariant(f"no gradient is more than {most} versions stale", is_stale))
     return found

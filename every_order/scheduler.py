@@ -1,12 +1,12 @@
 """What happens next, where disorder may come in: ranks are coroutines of one process, and a schedule decides.
 
-Every rank runs until it needs a decision, or waits for a certain rank. Only when none can run on is something decided:
-then whatever may have been sent by now has been sent. What two ranks decide commutes, unless both touch a shared
-vector. So of two orders of the same decisions one is enough. Two reductions leave out the other (Godefroid, 1996,
+Every rank runs until it needs a decision, or waits for a certain rank. The scheduler decides only when no rank can run
+on: by then all that may have been sent has been sent. Decisions of two ranks commute, unless both touch a shared
+vector, so one of two orders of the same decisions is enough. Two reductions leave out the other (Godefroid, 1996,
 Partial-Order Methods for the Verification of Concurrent Systems; Flanagan & Godefroid, 2005, Dynamic partial-order
-reduction). Others go before the first that chooses only where one of them sends it a message from which it could then
-choose too. And where others go first, the choices of those before them sleep, until something that does not commute
-wakes them.
+reduction). Other ranks decide before the first one only where one of them sends it a message that gives it one more
+choice. Where others decide first, the choices of the ranks before them sleep until a decision that does not commute
+with them wakes them.
 """
 
 from collections import deque

@@ -10,7 +10,10 @@ from strategies import AsyncParamServer
 from tests.every_order.planted import by_brute_force, nobody_dies
 from tests.every_order.planted_bugs import BUGS
 
-MEMORY, WAITS = "nothing is changed while it is on its way or being read", "no rank waits for ever if senders wait until all is read"
+MEMORY, WAITS = (
+    "nothing is changed while it is on its way or being read",
+    "no rank waits for ever if senders wait until all is read",
+)
 
 
 @pytest.mark.parametrize(("bug", "orders", "broken", "departures"), [

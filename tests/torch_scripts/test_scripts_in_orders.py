@@ -1,15 +1,19 @@
 """A torch.distributed script in every order of its messages: how many there are, and what is found in them."""
 
+from functools import partial
 from math import factorial
 from typing import Any
 
 import pytest
 
 import explore
+from every_order.scheduler import Choice
+from every_order.search import Orders, follow
 from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS, at
-from torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, examine
-from torch_scripts.script import Script
+from torch_scripts.collectives import plans
+from torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, ScriptRun, examine, run_once
+from torch_scripts.script import Script, ranks_alone
 
 
 def report(name: str, n: int, *arguments: Any, file: str = "orders.py", at_most: int = 20_000) -> ScriptReport:
@@ -24,6 +28,32 @@ def test_receives_from_anybody_come_in_every_order(workers: int, K: int) -> None
     assert found.held == {WAITS: expected, FITS: expected, READ: expected, SAME: 1}
     total = report("sum", workers + 1, K)
     assert (total.orders, len(total.results), total.shortest) == (expected, 1, [])
+
+
+def order_of(run: ScriptRun) -> tuple[tuple[int, Choice], ...]:
+    """What each rank has chosen, rank by rank."""
+    picked = [decision.options[decision.picked] for decision in run.scheduler.taken]
+    return tuple(sorted(picked, key=lambda option: option[0]))
+
+
+@pytest.mark.parametrize(("name", "n", "K"), [
+    ("sources", 3, 2), ("server", 3, 2), ("two choose", 4, 1), ("look", 2, 1), ("look again", 2, 1),
+    ("look at a sum", 2, 1), ("two receives", 3, 1), ("by name", 3, 1),
+])  # fmt: skip
+def test_brute_force_finds_the_same_orders(name: str, n: int, K: int) -> None:
+    script = Script(str(SCRIPTS / "orders.py"), [name, str(K)])
+    once = partial(run_once, script, n, 0, plans("ring"))
+    found, waiting = set(), [()]
+    with ranks_alone(script):
+        reduced = [order_of(run) for run in Orders(once, 20_000)]
+        while waiting:
+            run = once(follow(picks := waiting.pop()), tell=lambda _: None)  # nothing sleeps
+            found.add(order_of(run))
+            taken = run.scheduler.taken
+            waiting += [(*(d.picked for d in taken[:i]), other) for i in range(len(picks), len(taken))
+                        for other in range(1, len(taken[i].options))]  # fmt: skip
+    assert len(set(reduced)) == len(reduced)
+    assert set(reduced) == found
 
 
 def test_an_asynchronous_server_has_the_orders_of_its_workers() -> None:

@@ -79,6 +79,12 @@ def test_ddp_sends_what_its_formula_says(n: int) -> None:
     assert two - one == (2 * PARAMETERS + 8 * 4) * (n - 1), "once it tells all in which order gradients were complete"
 
 
+def test_ddp_sends_its_buffers_before_each_forward_pass() -> None:
+    two, three = (bytes_sent(run("orders.py", 3, "norm", steps)) for steps in (2, 3))
+    parameters, buffers = (3 * 5 + 5 + 2 * 5) * 4, 2 * 5 * 4 + 8
+    assert three - two == 2 * (2 * parameters + buffers)
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_step_takes_the_passes_and_a_ring(n: int) -> None:
     ends = run("steps.py", n, n, 3).ranks[0].passes

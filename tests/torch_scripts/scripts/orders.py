@@ -67,6 +67,22 @@ elif name == "two receives":  # the first that is called has the first choice, w
         print(a, b)
     else:
         dist.send(torch.tensor([float(rank)]), 0)
+elif name == "two choose":  # of the messages of ranks 2 and 3
+    if rank < 2:
+        print([dist.recv(t) for _ in range(2)])
+    else:
+        for work in [dist.isend(t, 0), dist.isend(t, 1)]:
+            assert work is not None
+            work.wait()
+elif name == "look at a sum":
+    work = dist.all_reduce(t, async_op=True)
+    assert work is not None
+    print(work.is_completed())
+    work.wait()
+elif name == "norm":
+    ddp = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)))
+    for _ in range(K):
+        ddp(torch.randn(4, 3)).sum().backward()
 elif name == "train":
     ddp = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)

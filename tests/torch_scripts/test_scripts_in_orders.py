@@ -43,7 +43,7 @@ def order_of(run: ScriptRun) -> tuple[tuple[int, Choice], ...]:
 def test_brute_force_finds_the_same_orders(name: str, n: int, K: int) -> None:
     script = Script(str(SCRIPTS / "orders.py"), [name, str(K)])
     once = partial(run_once, script, n, 0, plans("ring"))
-    found, waiting = set(), [()]
+    found, waiting = set(), list[tuple[int, ...]]([()])
     with ranks_alone(script):
         reduced = [order_of(run) for run in Orders(once, 20_000)]
         while waiting:

@@ -7,17 +7,14 @@ bits of A, and one those of B.
 """
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from records.files import HASHES
-from records.finished import BadRun, Parser, Run, differing_options, find_runs, run_command
+from records.finished import Parser, Run, differing_options, find_runs, run_command
+from records.parting import Hashed, Parting, differs, load, part
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
                "optimizer_options")  # fmt: skip
@@ -27,93 +24,6 @@ _OF_STARTS = ("seed", "model", "model_options", "dtype")
 _MOST_ORDERS = 5040  # of addition: 7 ranks
 _CLOSE = 1e-4
 _LATE = 8  # steps
-
-
-@dataclass
-class Hashed:
-    """A run and its hashes: of each worker, and of each update, one row a step."""
-
-    run: Run
-    names: list[str]
-    workers: list[dict[str, np.ndarray]]
-    updates: list[dict[str, np.ndarray]]  # of the ranks that make some
-
-    def option(self, name: str) -> Any:
-        """Return an option of the run; of several machines and versions too."""
-        of_machine = self.run.metadata.get("machine", {}) | {"threads": self.run.metadata.get("threads")}
-        return of_machine.get(name[8:]) if name.startswith("machine ") else self.run.options.get(name)
-
-    def row(self, kind: str, step: int, who: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return hashes and elements of x, g or u [tensors]; None: unknown."""
-        of = self.updates if kind == "u" else self.workers
-        if who >= len(of) or kind not in of[who] or step >= len(of[who][kind]):
-            return None
-        return of[who][kind][step], of[who][f"{kind} elements"][step]
-
-    def elements(self, step: int) -> np.ndarray | None:
-        """Return the elements of g of all workers [workers, tensors, elements]; None: some are unknown."""
-        rows = [self.row("g", step, k) for k in range(len(self.workers))]
-        found = np.array([row[1] for row in rows if row])
-        return found if len(found) == len(rows) and not np.isnan(found).all(axis=(1, 2)).any() else None
-
-
-@dataclass
-class Parting:
-    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor."""
-
-    kind: str
-    step: int
-    who: int
-    tensor: int
-
-
-def load(run: Run) -> Hashed:
-    """Return a run's hashes. Raises BadRun."""
-    path = Path(f"{run.path}{HASHES}")
-    try:
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise BadRun(f"{path}: cannot be read; repeat the run with --hashes") from error
-    ranks: defaultdict[int, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in arrays.items():
-        rank, _, kind = name.partition(" ")
-        ranks[int(rank)][kind] = array
-    rows = [ranks[rank] for rank in sorted(ranks)]
-    return Hashed(run, list(rows[0]["names"]), [r for r in rows if "x" in r], [r for r in rows if "u" in r])
-
-
-def part(a: Hashed, b: Hashed) -> Parting | None:
-    """Return where the runs part; None: nowhere in the steps that both took."""
-    if a.names != b.names:
-        raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
-    begins = [int(run.workers[0]["step"][0]) for run in (a, b)]
-    if begins[0] != begins[1]:
-        raise BadRun(f"{b.run.path}: begins at step {begins[1] + 1}, the other at {begins[0] + 1}: one was resumed")
-    workers = min(len(a.workers), len(b.workers))
-    for step in range(min(len(one["x"]) for one in [*a.workers, *b.workers])):
-        for who in range(workers):
-            if (tensor := _differs(a.row("x", step, who), b.row("x", step, who))) is not None:
-                return Parting("x", step, who, tensor)
-        for who in range(workers):
-            if a.workers[who]["batch"][step] != b.workers[who]["batch"][step]:
-                return Parting("batch", step, who, 0)
-        for kind, n in (("g", workers), ("u", min(len(a.updates), len(b.updates)))):
-            for who in range(n):
-                if (tensor := _differs(a.row(kind, step, who), b.row(kind, step, who))) is not None:
-                    return Parting(kind, step, who, tensor)
-    return None
-
-
-def _differs(one: Any, other: Any) -> int | None:
-    if one is None or other is None:
-        return None
-    known = ~(np.isnan(one[1]).all(1) | np.isnan(other[1]).all(1))
-    found = np.flatnonzero((one[0] != other[0]) & known)
-    return int(found[0]) if len(found) else None
-
-
-# Causes
 
 
 def cause(a: Hashed, b: Hashed, at: Parting) -> str:
@@ -137,7 +47,7 @@ def _of_x(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
             if (late[at.step] == now[at.step - back]).all():
                 yield f"a stale version: {run} computes step {at.step + 1} on the x of step {at.step + 1 - back}"
     yield _options(a, b, _OF_UPDATES, "another update of x")
-    alike = [_differs(a.row("x", at.step, k), b.row("x", at.step, k)) is None for k in range(len(a.workers))]
+    alike = [differs(a.row("x", at.step, k), b.row("x", at.step, k)) is None for k in range(len(a.workers))]
     if any(alike):
         yield f"x of worker {at.who} was changed by something else than the update; other workers have the same x"
 
@@ -157,12 +67,10 @@ def _of_gradient(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
     if (factor := _factor(ours[1], theirs[1])) is not None:
         yield f"a factor: the gradient of B is {factor:.4g} times that of A, from the same x and batch"
     yield _options(a, b, _OF_PASSES, "another arithmetic")
-    rounding = np.allclose(ours[1], theirs[1], rtol=1e-3, atol=1e-6 * float(np.nanmax(np.abs(ours[1]))))
-    if rounding:
+    if _are_close(ours[1], theirs[1]):
         names = ("machine torch", "machine threads", "machine cpu", "machine python")
         yield _options(a, b, names, "rounding of another version or number of threads")
-    lost = _lost(a, b, at, ours[1], theirs[1])
-    yield lost
+    yield _lost(a, b, at, ours[1], theirs[1])
     yield "not known: the same x and batch gave another gradient (dropout, or an operation that is not deterministic)"
 
 
@@ -181,7 +89,7 @@ def _of_update(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
     for name, run, mine in (("B", b, theirs[1]), ("A", a, ours[1])):
         yield _from_others(name, run, at.step, mine)
     yield _lost(a, b, at, ours[1], theirs[1])
-    if np.allclose(ours[1], theirs[1], rtol=1e-3, atol=1e-6 * np.nanmax(np.abs(ours[1])), equal_nan=True):
+    if _are_close(ours[1], theirs[1]):
         yield "rounding: both are about the same mean, which no order of addition gives to the bit"
 
 
@@ -190,6 +98,10 @@ def _options(a: Hashed, b: Hashed, names: Sequence[str], what: str) -> str | Non
     found = [(name, a.option(name), b.option(name)) for name in names]
     texts = [f"{name.removeprefix('machine ')} {one} and {other}" for name, one, other in found if one != other]
     return f"{what}: {', '.join(texts)}" if texts else None
+
+
+def _are_close(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    return np.allclose(ours, theirs, rtol=1e-3, atol=1e-6 * float(np.nanmax(np.abs(ours))), equal_nan=True)
 
 
 def _factor(ours: np.ndarray, theirs: np.ndarray) -> float | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch_scripts.process_group import Engine, Pending
 
 Request = Callable[[], Any]
-_LOOK_S = 20.0  # how often the hub looks whether the rank that runs still computes
+_LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
 _COMPUTES_S = 0.5  # seconds of all threads between two looks, below which it does not
 _here = threading.local()
 

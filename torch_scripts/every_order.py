@@ -4,6 +4,8 @@ A result is what the ranks print, and the parameters of every optimizer that has
 """
 
 import hashlib
+import io
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +47,11 @@ def run_once(
     ranks = [OrderedRank(i, n) for i in range(n)]
     scheduler.ranks = ranks  # type: ignore[assignment]
     engine, run = InOrders(scheduler, ranks, plans), ScriptRun(scheduler)
-    program = Program(script, ranks, engine, seed, lambda rank, _: ranks[rank].output)
+
+    def output(rank: int, to: object) -> io.StringIO:
+        return ranks[rank].output if to is sys.stdout else io.StringIO()
+
+    program = Program(script, ranks, engine, seed, output)
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if (mine := here()) is not None:

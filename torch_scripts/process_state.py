@@ -45,8 +45,13 @@ class Lines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """See io: a line that is not finished is kept."""
+        """See io: a line that is not finished is kept, until `end`."""
         self._to.flush()
+
+    def end(self) -> None:
+        """Finish the last line."""
+        if self._begun:
+            self.write("\n")
 
 
 class ProcessState:
@@ -62,8 +67,9 @@ class ProcessState:
             "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0", "ROLE_RANK": str(rank),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
         }  # fmt: skip
+        self.outputs = output(rank, sys.stdout), output(rank, sys.stderr)
         self._values: list[Any] = [
-            environment, list(arguments), output(rank, sys.stdout), output(rank, sys.stderr), sys.excepthook,
+            environment, list(arguments), *self.outputs, sys.excepthook,
             *(type(value)() if isinstance(value := getattr(c10d, name), dict | int) else None for name in _OF_GROUPS),
             type(c10d._world)().__dict__,
         ]  # fmt: skip

@@ -60,8 +60,10 @@ class Program:
         self.ranks: Sequence[Rank] = ranks
         self._script, self._engine = script, engine
         self.failure: RunFailed | None = None
+        self._outputs: list[Any] = []
         for i, rank in enumerate(ranks):
             state = ProcessState(i, len(ranks), script.arguments, seed, output)
+            self._outputs += state.outputs
             rank.thread = RankThread(i, partial(script.run, state), state, script.folder)
             rank.thread.engine = engine
 
@@ -81,6 +83,9 @@ class Program:
         """End the ranks that are left."""
         for rank in self.ranks:
             rank.thread.kill()
+        for output in self._outputs:
+            if isinstance(output, Lines):
+                output.end()
 
     def deadlock(self, reason: Callable[[Pending], str]) -> str:
         """Return who waits for what, where, by the `reason` of each; "": nobody waits."""

@@ -6,7 +6,7 @@ python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep ba
 
 python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --bandwidth 400gbit --compute 0.4s
 
-python simulate.py --script train_ddp.py --n_gpus 16 --bandwidth 1gbit --compute 20ms
+python simulate.py --script train_ddp.py --n_gpus 16 --bandwidth 1gbit --compute 20ms    # --help after it: its options
 
 The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
 rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.

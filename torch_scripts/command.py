@@ -58,7 +58,7 @@ class ClusterScript(_Options):
     """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
     each rank's thread takes on this machine."""
     all_reduce: str = "ring"
-    """How an all-reduce is done: one of ALL_REDUCES in strategies/collectives.py."""
+    """How an all-reduce is done: ring, naive or all_gather, see strategies/collectives.py."""
     racks: int = 1
     """Racks into which the ranks are split; 1: all at one switch."""
     rack_bandwidth: str | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from tqdm import tqdm
 
@@ -120,18 +120,43 @@ def examine(
     report = Report(case, deaths=deaths)
     more = [Invariant(says, holds) for says, holds in invariants]
     with _collecting_seldom(), nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
-        _add(report, case, more, at_most, random, until_broken, bar)
-        for k in mortal(case) if deaths else ():
-            for place in count(1):
-                before = report.with_death
-                doomed = replace(case, dies=(k, place))
-                if report.orders >= at_most or (until_broken and report.counterexample):
-                    report.complete = False
-                    return report
-                _add(report, doomed, more, at_most - report.orders, 0, until_broken, bar)
-                if report.with_death == before:  # in no order does it send so much
+        for one in chain([case], _with_deaths(report) if deaths else ()):
+            if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
+                report.complete = False
+                break
+            asked, most, options = [*chosen(one), *more], 0, set[Option]()
+            orders = Orders(partial(run_once, one), at_most - report.orders)
+            for run in orders:
+                if one.dies and run.scheduler.dead is None:
+                    continue  # it is among the orders without a death
+                report.take(run, asked, bar)
+                most = max(most, len(run.scheduler.taken))
+                options.update(option for decision in run.scheduler.taken for option in decision.options)
+                if until_broken and report.counterexample:
                     break
+            report.complete &= orders.complete
+            if random and not (one.dies or orders.complete or report.counterexample):
+                report.estimated, report.random = estimate(one, _ESTIMATED_FROM), random
+                report.bound = bound(options, len(one.roles), most, DEPTH)
+                for run in islice(random_orders(one, most, DEPTH), random):
+                    report.take(run, asked, bar)
     return report
+
+
+def _with_deaths(report: Report) -> Iterator[Case]:
+    """Yield the case with each death: of workers, if the others go on (rank 0 reports, so it lives); else of any rank.
+
+    A rank dies before each of its sends, until one that it makes in no order.
+    """
+    case = report.case
+    for k, role in enumerate(case.roles):
+        if case.strategy.traits.workers_may_die and (role != "worker" or k == REPORTER):
+            continue
+        for place in count(1):
+            before = report.with_death
+            yield replace(case, dies=(k, place))
+            if report.with_death == before:
+                break
 
 
 @contextmanager
@@ -143,42 +168,6 @@ def _collecting_seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-
-
-def _add(
-    report: Report,
-    case: Case,
-    more: Sequence[Invariant],
-    at_most: int,
-    n_random: int,
-    until_broken: bool,
-    bar: tqdm | None,
-) -> None:
-    """Add the orders of a case to a report."""
-    asked, orders, most = [*chosen(case), *more], Orders(partial(run_once, case), at_most), 0
-    options = set[Option]()
-    for run in orders:
-        if case.dies and run.scheduler.dead is None:
-            continue  # it is among the orders without a death
-        report.take(run, asked, bar)
-        most = max(most, len(run.scheduler.taken))
-        options.update(option for decision in run.scheduler.taken for option in decision.options)
-        if until_broken and report.counterexample:
-            break
-    report.complete &= orders.complete
-    if n_random and not orders.complete and not report.counterexample:
-        report.estimated, report.random = estimate(case, _ESTIMATED_FROM), n_random
-        report.bound = bound(options, len(case.roles), most, DEPTH)
-        for run in islice(random_orders(case, most, DEPTH), n_random):
-            report.take(run, asked, bar)
-
-
-def mortal(case: Case) -> list[int]:
-    """Return the ranks whose death is tried: workers, where the others go on; else all, each of which ends the run."""
-    ranks = list(enumerate(case.roles))
-    if case.strategy.traits.workers_may_die:
-        return [k for k, role in ranks if role == "worker" and k != REPORTER]
-    return [k for k, _ in ranks]
 
 
 def told(case: Case, happened: list[Option], broken: str) -> Counterexample:

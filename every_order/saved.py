@@ -32,7 +32,12 @@ def save(example: Counterexample, results_dir: str) -> tuple[str, str | None]:
     """
     case = example.case
     name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    options = options_of(case, results_dir, name)
+    problem = "every_order.problem"
+    options = Options(
+        strategy=case.strategy, n_gpus=case.n_gpus, epochs=case.epochs, batch_size=1, lr=LR, momentum=case.momentum,
+        dataset=f"{problem}:of_{case.plan.n_samples}", model=f"{problem}:network", task=f"{problem}:loss",
+        dtype="float64", device="cpu", seed=case.seed, results_dir=results_dir, run_name=name,
+    )  # fmt: skip
     data = datasets.load(options)
     kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": example.happened, "broken": example.broken}
     launcher = Launcher("every order", _refuse, "ordered", processes=False, facts={"order": kept})
@@ -41,16 +46,6 @@ def save(example: Counterexample, results_dir: str) -> tuple[str, str | None]:
         begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
         write(options, [result_of(rank.strategy, rank.replica, rank, options, data) for rank in begun], data, launcher)
     return f"{results_dir}/{name}", _why_not_replayed(run)
-
-
-def options_of(case: Case, results_dir: str = "results", name: str | None = None) -> Options:
-    """Return the options with which `train.py` runs a case."""
-    problem = "every_order.problem"
-    return Options(
-        strategy=case.strategy, n_gpus=case.n_gpus, epochs=case.epochs, batch_size=1, lr=LR, momentum=case.momentum,
-        dataset=f"{problem}:of_{case.plan.n_samples}", model=f"{problem}:network", task=f"{problem}:loss",
-        dtype="float64", device="cpu", seed=case.seed, results_dir=results_dir, run_name=name,
-    )  # fmt: skip
 
 
 def _why_not_replayed(run: Run) -> str | None:

@@ -31,7 +31,7 @@ from transports.card import FAIR
 from transports.units import seconds
 from virtual_time.cluster import ClusterOptions, busiest
 
-TRIED = (2, 11), (2, 15)  # the oldest and the newest torch
+TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
 T = TypeVar("T", bound="_Options")
 
@@ -128,10 +128,8 @@ def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Scr
     """Return the options before the first --, and the script with its own, which follow. Raises UsageError."""
     at = list(given).index("--") if "--" in given else len(given)
     options = read_options(given[:at], kind, description)
-    here = tuple(map(int, torch.__version__.split(".")[:2]))
-    if not TRIED[0] <= here <= TRIED[1]:
-        old, new, this = (".".join(map(str, version)) for version in (*TRIED, here))
-        print(f"--script: tried with torch {old} to {new}, and this is {this}", file=sys.stderr)
+    if not torch.__version__.startswith(TRIED):
+        print(f"--script: tried with torch {', '.join(TRIED)}, and this is {torch.__version__}", file=sys.stderr)
     if not 1 <= options.n_gpus <= _MOST_RANKS:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
     return options, Script(options.script, given[at + 1 :])

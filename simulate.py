@@ -223,7 +223,7 @@ def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any])
     values = {
         "parameters": chosen.parameters, "bandwidth": options.bandwidth or BANDWIDTH,
         "latency": options.latency or LATENCY, "compute": chosen.compute, "flops": chosen.flops,
-        "batch_size": options.batch_size,
+        "batch_size": options.batch_size, "jitter": options.jitter or None,
     }  # fmt: skip
     trained = [f"{options.model} on {options.dataset}"] if not axes.keys() & {"parameters", "model", "dataset"} else []
     known = [

@@ -23,7 +23,7 @@ class RecordOptions:
     """Record every phase and message; without, the tables have losses and scores only."""
     hashes: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Keep hashes of every step's batch, gradients and parameters, by which python -m records.why tells why two runs
-    differ. Each step reads its parameters and gradients three times more."""
+    differ. It reads all of these twice more: 5.8 million parameters with 16 samples a step took 1.8 times as long."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format
     (pip install -e '.[safetensors]')."""

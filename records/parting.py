@@ -3,13 +3,21 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 
 from records.files import HASHES
 from records.finished import BadRun, Run
+
+
+class Row(NamedTuple):
+    """What is kept of the tensors of one vector: hashes, some elements of each, and norms."""
+
+    hashes: np.ndarray
+    elements: np.ndarray
+    norms: np.ndarray
 
 
 @dataclass
@@ -26,17 +34,17 @@ class Hashed:
         of_machine = self.run.metadata.get("machine", {}) | {"threads": self.run.metadata.get("threads")}
         return of_machine.get(name[8:]) if name.startswith("machine ") else self.run.options.get(name)
 
-    def row(self, kind: str, step: int, who: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return hashes and elements of x, g or u [tensors]; None: unknown."""
+    def row(self, kind: str, step: int, who: int) -> Row | None:
+        """Return what is kept of x, g or u; None: unknown."""
         of = self.updates if kind == "u" else self.workers
         if who >= len(of) or kind not in of[who] or step >= len(of[who][kind]):
             return None
-        return of[who][kind][step], of[who][f"{kind} elements"][step]
+        return Row(*(of[who][kind + what][step] for what in ("", " elements", " norms")))
 
     def elements(self, step: int) -> np.ndarray | None:
         """Return the elements of g of all workers [workers, tensors, elements]; None: some are unknown."""
         rows = [self.row("g", step, k) for k in range(len(self.workers))]
-        found = np.array([row[1] for row in rows if row])
+        found = np.array([row.elements for row in rows if row])
         return found if len(found) == len(rows) and not np.isnan(found).all(axis=(1, 2)).any() else None
 
 
@@ -88,10 +96,10 @@ def part(a: Hashed, b: Hashed) -> Parting | None:
     return None
 
 
-def differs(one: Any, other: Any) -> int | None:
+def differs(one: Row | None, other: Row | None) -> int | None:
     """Return the first tensor of two rows that has other bits; None: there is none, or it is not known."""
     if one is None or other is None:
         return None
-    known = ~(np.isnan(one[1]).all(1) | np.isnan(other[1]).all(1))
-    found = np.flatnonzero((one[0] != other[0]) & known)
+    known = ~(np.isnan(one.norms) | np.isnan(other.norms))
+    found = np.flatnonzero((one.hashes != other.hashes) & known)
     return int(found[0]) if len(found) else None

@@ -1,7 +1,7 @@
 """Tell why two runs differ: `python -m records.why RESULTS_DIR/A RESULTS_DIR/B`, both of them with --hashes.
 
 Names the first step, and in it the first thing in the order x, batch, gradient g of each worker, update u, that has not
-the same bits, with its first tensor; and the cause, as far as the kept elements of each tensor show it (8 of each).
+the same bits, with its first tensor; and the cause, as far as 32 elements of each tensor, and its norm, show it.
 That two sums differ only in the order of addition is shown by adding what all workers gave in every order: one has the
 bits of A, and one those of B.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from records.finished import Parser, Run, differing_options, find_runs, run_command
-from records.parting import Hashed, Parting, differs, load, part
+from records.parting import Hashed, Parting, Row, differs, load, part
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
                "optimizer_options")  # fmt: skip
@@ -64,13 +64,14 @@ def _of_gradient(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
     ours, theirs = a.row("g", at.step, at.who), b.row("g", at.step, at.who)
     assert ours is not None
     assert theirs is not None
-    if (factor := _factor(ours[1], theirs[1])) is not None:
+    if (factor := _factor(ours.elements, theirs.elements)) is not None:
         yield f"a factor: the gradient of B is {factor:.4g} times that of A, from the same x and batch"
     yield _options(a, b, _OF_PASSES, "another arithmetic")
-    if _are_close(ours[1], theirs[1]):
+    yield _unseen(a, ours, theirs)
+    if _are_close(ours, theirs):
         names = ("machine torch", "machine threads", "machine cpu", "machine python")
         yield _options(a, b, names, "rounding of another version or number of threads")
-    yield _lost(a, b, at, ours[1], theirs[1])
+    yield _lost(a, b, at, ours.elements, theirs.elements)
     yield "not known: the same x and batch gave another gradient (dropout, or an operation that is not deterministic)"
 
 
@@ -81,15 +82,17 @@ def _of_update(a: Hashed, b: Hashed, at: Parting) -> Iterator[str | None]:
     if len(a.workers) != len(b.workers):
         yield f"another number of workers: {len(a.workers)} and {len(b.workers)}"
     yield _options(a, b, ("codec",), "a lossy codec")
-    yield _order(a, b, at, ours[1], theirs[1])
+    yield _unseen(a, ours, theirs)
+    if _are_close(ours, theirs):
+        yield _order(a, b, at, ours.elements, theirs.elements)
     n = len(a.workers)
-    if (factor := _factor(ours[1], theirs[1])) is not None:
+    if (factor := _factor(ours.elements, theirs.elements)) is not None:
         by_n = any(abs(factor * by - 1) < _CLOSE for by in (n, 1 / n))
         yield f"{'a missing mean' if by_n else 'a factor'}: the update of B is {factor:.4g} times that of A"
-    for name, run, mine in (("B", b, theirs[1]), ("A", a, ours[1])):
+    for name, run, mine in (("B", b, theirs.elements), ("A", a, ours.elements)):
         yield _from_others(name, run, at.step, mine)
-    yield _lost(a, b, at, ours[1], theirs[1])
-    if _are_close(ours[1], theirs[1]):
+    yield _lost(a, b, at, ours.elements, theirs.elements)
+    if _are_close(ours, theirs):
         yield "rounding: both are about the same mean, which no order of addition gives to the bit"
 
 
@@ -100,8 +103,18 @@ def _options(a: Hashed, b: Hashed, names: Sequence[str], what: str) -> str | Non
     return f"{what}: {', '.join(texts)}" if texts else None
 
 
-def _are_close(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    return np.allclose(ours, theirs, rtol=1e-3, atol=1e-6 * float(np.nanmax(np.abs(ours))), equal_nan=True)
+def _are_close(ours: Row, theirs: Row) -> bool:
+    """Return whether the kept elements, and the norms of the tensors, are the same but for rounding."""
+    least = 1e-6 * float(np.nanmax(np.abs(ours.elements)))
+    same = np.allclose(ours.norms, theirs.norms, rtol=_CLOSE, atol=least, equal_nan=True)
+    return same and np.allclose(ours.elements, theirs.elements, rtol=1e-3, atol=least, equal_nan=True)
+
+
+def _unseen(a: Hashed, ours: Row, theirs: Row) -> str | None:
+    """Return which tensor differs in none of the kept elements, of which nothing can be shown."""
+    seen = (ours.elements != theirs.elements).any(1) | np.isnan(ours.norms) | np.isnan(theirs.norms)
+    hidden = np.flatnonzero((ours.hashes != theirs.hashes) & ~seen)
+    return f"not known: {a.names[hidden[0]]} differs only in elements that were not kept" if len(hidden) else None
 
 
 def _factor(ours: np.ndarray, theirs: np.ndarray) -> float | None:
@@ -142,7 +155,9 @@ def _order(a: Hashed, b: Hashed, at: Parting, ours: np.ndarray, theirs: np.ndarr
             for reached, aim in zip(found, aims, strict=True):
                 reached |= mean == aim
     if all(one.all() for one in found):
-        return "another order of addition, which is benign: the same gradients, added in two orders, give both"
+        return (
+            "another order of addition, which is benign: the gradients' kept elements, added in two orders, give both"
+        )
     return None
 
 
@@ -205,7 +220,7 @@ def why(a: Hashed, b: Hashed) -> str:
     rows = [run.row(at.kind, at.step, at.who) for run in (a, b)] if at.kind != "batch" else []
     for name, row in zip("AB", rows, strict=False):
         if row:
-            lines.append(f"   {name}     {', '.join(f'{value:.7g}' for value in row[1][at.tensor][:4])}, ...")
+            lines.append(f"   {name}     {', '.join(f'{value:.7g}' for value in row.elements[at.tensor][:4])}, ...")
     return "\n".join([*lines, f"cause     {cause(a, b, at)}"])
 
 

@@ -1,7 +1,7 @@
 """What `records.why` compares two runs by: of each step, hashes of a rank's batch, parameters and gradients.
 
-Of each tensor a hash of all bytes is kept, and the values of a few elements, spread over it: a hash says whether two
-runs differ, the elements say how.
+Of each tensor a CRC-32 of all bytes is kept, its norm, and the values of some elements, spread over it: a hash says
+whether two runs differ, the elements say how, and the norm bounds what the other elements may hide.
 """
 
 import io
@@ -17,9 +17,8 @@ from compression import Layout
 from strategies.common.descent import Descent
 from transports.messages import as_vector
 
-ELEMENTS = 8  # of each tensor, whose values are kept
+ELEMENTS = 32  # of each tensor, whose values are kept
 _UNKNOWN = np.full(ELEMENTS, np.nan)
-_ROW = 4096  # bytes
 Arrays = dict[str, np.ndarray]
 
 
@@ -36,7 +35,7 @@ class Hashes:
     def batch(self, *tensors: torch.Tensor) -> None:
         """Note a piece of the batch of the next gradient."""
         for tensor in tensors:
-            self._batch = _hash(as_vector(tensor).cpu(), self._batch)
+            self._batch = zlib.crc32(_bytes(as_vector(tensor).cpu()), self._batch)
 
     def gradient(self, step: int, x: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], n: int) -> None:
         """Note what a worker has computed in a step: `gradients`, a mean over `n`, of the parameters `x`."""
@@ -62,7 +61,9 @@ class Hashes:
 
     def _note(self, name: str, tensors: Sequence[torch.Tensor | None]) -> None:
         vectors = [None if t is None else as_vector(t).cpu() for t in tensors]
-        self._rows[name].append([0 if vector is None else _hash(vector) for vector in vectors])
+        self._rows[name].append([0 if v is None else zlib.crc32(_bytes(v)) for v in vectors])
+        norms = [np.nan if v is None else float(torch.linalg.vector_norm(v)) for v in vectors]
+        self._rows[f"{name} norms"].append(norms)
         pairs = zip(vectors, self._at, strict=True)
         self._rows[f"{name} elements"].append([_UNKNOWN if v is None else v[at].double().numpy() for v, at in pairs])
 
@@ -75,11 +76,5 @@ def packed(ranks: Mapping[int, Arrays]) -> bytes:
     return buffer.getvalue()
 
 
-def _hash(vector: torch.Tensor, begun: int = 0) -> int:
-    """Return the CRC-32 of the vector's bytes; of many, that of the sums of every 512th word, which is faster."""
-    raw = vector.view(torch.uint8).numpy()
-    whole = len(raw) // _ROW * _ROW
-    if whole > _ROW:
-        begun = zlib.crc32(raw[:whole].view(np.uint64).reshape(-1, _ROW // 8).sum(0).data, begun)
-        raw = raw[whole:]
-    return zlib.crc32(raw.data, begun)
+def _bytes(vector: torch.Tensor) -> Any:
+    return vector.view(torch.uint8).numpy().data

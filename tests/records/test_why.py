@@ -29,6 +29,7 @@ from workloads import models
 from workloads.batches import BatchPlan
 
 W = 3  # workers
+MLP: dict[str, Any] = {"model": "mlp"}
 Patch = Callable[[], AbstractContextManager[Any]]
 
 
@@ -209,6 +210,9 @@ PLANTED: dict[str, tuple[str, dict[str, Any], dict[str, Any], Patch]] = {
     "bf16": ("another arithmetic: amp", {}, {"amp": "bf16"}, nullcontext),
     "order of arrival": ("another order of messages", {"strategy": "async_param_server"},
                          {"strategy": "async_param_server", "jitter": 0.4}, nullcontext),
+    "an element that is not kept": ("not known: 1.weight differs only", MLP, MLP, update(lambda _, g: g[3].add_(9), 2)),
+    "the same, and another order": ("not known", MLP, MLP | {"strategy": "naive_all_reduce"},
+                                    update(lambda _, g: g[3].add_(9))),
     "noise": ("not known", {}, {}, after_backward(noise(1e-2))),
 }  # fmt: skip
 

@@ -69,47 +69,59 @@ class InOrders:
             self._deliver()
 
     def wait(self, pending: Pending) -> None:
-        """See Engine."""
+        """See Engine. While a rank waits, what it receives from anybody may come, so that its sender can go on."""
         rank = self.ranks[pending.rank]
-        if _from_anybody(pending):
-            for one in [one for one in self.calls.receives if one.rank == rank.rank and _tag(one) == _tag(pending)]:
-                if not pending.ended:  # a receive that was called before has the first choice
-                    self._choose(one, looks=False)
         rank.waits_for = pending
         while not pending.ended:
-            rank.is_suspended = True
-            self.scheduler.suspend()
+            if self._open_ones(rank):
+                self._decide(pending, looks=False)
+            else:
+                rank.is_suspended = True
+                self.scheduler.suspend()
         rank.waits_for = None
 
     def look(self, pending: Pending) -> bool:
         """See Engine."""
-        return self._choose(pending, looks=True)
+        rank = self.ranks[pending.rank]
+        rank.waits_for = pending
+        while (found := self._decide(pending, looks=True)) is None:
+            pass
+        rank.waits_for = None
+        return found
 
-    def _choose(self, pending: Pending, looks: bool) -> bool:
-        """Let it be decided whether a call has ended, and if several messages are there, which it takes."""
+    def _open_ones(self, rank: OrderedRank) -> list[Pending]:
+        """Return the receives of a rank from anybody that may take a message next: of each tag the first."""
+        firsts: dict[str, Pending] = {}
+        for one in self.calls.receives:
+            if one.rank == rank.rank and _from_anybody(one):
+                firsts.setdefault(_tag(one), one)
+        return list(firsts.values())
+
+    def _decide(self, pending: Pending, looks: bool) -> bool | None:
+        """Let it be decided whether a call has ended, or which message a receive from anybody takes (None)."""
         rank, at, words = self.ranks[pending.rank], pending.thread.at, pending.call.words
-        is_open = _from_anybody(pending) and not pending.ended
+        messages: dict[Choice, tuple[Pending, Pending]] = {}
 
         def choices() -> list[Choice]:
-            found: list[Choice] = []
-            if is_open:
-                sends = self.calls.sends_for(pending)
-                found = [(TAKE, send.rank, f"takes the message of rank {send.rank} at {at}") for send in sends]
-            elif pending.ended:
-                found = [(TAKE, -1, f"sees at {at} that its {words} has ended")]
+            messages.clear()
+            for one in () if pending.ended else self._open_ones(rank):
+                for send in self.calls.sends_for(one):
+                    messages[TAKE, send.rank, f"takes the message of rank {send.rank} at {one.at}"] = send, one
+            found = list(messages)
+            if pending.ended:
+                found.append((TAKE, -1, f"sees at {at} that its {words} has ended"))
             if looks and rank.looked.get(id(pending)) != self._entered:
                 found.append((NOTHING, -1, f"sees at {at} that its {words} has not ended"))
             return found
 
-        rank.waits_for = pending
-        kind, peer, _ = self.scheduler.choose(rank.rank, Question(choices, tags=None if looks else (_tag(pending),)))
-        rank.waits_for = None
-        if kind == NOTHING:
+        tags = None if looks else tuple(_tag(one) for one in self._open_ones(rank))
+        picked = self.scheduler.choose(rank.rank, Question(choices, tags=tags))
+        if picked in messages:
+            self._pair(*messages[picked])
+            return True if pending.ended else None
+        if picked[0] == NOTHING:
             rank.looked[id(pending)] = self._entered
-            return False
-        if is_open:
-            self._pair(next(one for one in self.calls.sends_for(pending) if one.rank == peer), pending)
-        return True
+        return picked[0] == TAKE
 
     def _deliver(self) -> None:
         """Let the receives that name their sender have what is for them, if none from anybody is before them."""

@@ -38,7 +38,8 @@ def order_of(run: ScriptRun) -> tuple[tuple[int, Choice], ...]:
 
 @pytest.mark.parametrize(("name", "n", "K"), [
     ("sources", 3, 2), ("server", 3, 2), ("two choose", 4, 1), ("look", 2, 1), ("look again", 2, 1),
-    ("look at a sum", 2, 1), ("two receives", 3, 1), ("by name", 3, 1),
+    ("look at a sum", 2, 1), ("two receives", 3, 1), ("by name", 3, 1), ("two at once", 2, 1),
+    ("a barrier between", 2, 1),
 ])  # fmt: skip
 def test_brute_force_finds_the_same_orders(name: str, n: int, K: int) -> None:
     script = Script(str(SCRIPTS / "orders.py"), [name, str(K)])
@@ -77,6 +78,12 @@ def test_collectives_and_named_receives_have_one_order() -> None:
 def test_a_look_may_find_something_or_nothing(name: str, n: int, orders: int, results: int) -> None:
     found = report(name, n)
     assert (found.orders, len(found.results), found.held[WAITS]) == (orders, results, orders)
+
+
+@pytest.mark.parametrize("name", ["two at once", "a barrier between"])
+def test_while_a_rank_waits_it_receives_from_anybody(name: str) -> None:
+    found = report(name, 2)
+    assert (found.orders, found.held[WAITS], found.shortest) == (1, 1, [])
 
 
 def test_a_deadlock_that_only_some_orders_have_is_found() -> None:

@@ -74,6 +74,26 @@ elif name == "two choose":  # of the messages of ranks 2 and 3
         for work in [dist.isend(t, 0), dist.isend(t, 1)]:
             assert work is not None
             work.wait()
+elif name == "two at once":  # one from anybody, one from rank 1, which is waited for first
+    if rank == 0:
+        a = torch.zeros(1)
+        work = dist.irecv(a)
+        assert work is not None
+        dist.recv(t, 1)
+        work.wait()
+        print(a, t)
+    elif rank == 1:
+        dist.send(torch.ones(1), 0)
+        dist.send(torch.full((1,), 2.0), 0)
+elif name == "a barrier between":
+    if rank == 0:
+        work = dist.irecv(t)
+        dist.barrier()
+        assert work is not None
+        work.wait()
+    else:
+        dist.send(t, 0)
+        dist.barrier()
 elif name == "look at a sum":
     work = dist.all_reduce(t, async_op=True)
     assert work is not None

@@ -1,5 +1,6 @@
 """The hashes of runs that were made with --hashes, and where two of them part: see `records.why`."""
 
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,17 +62,17 @@ class Parting:
 def load(run: Run) -> Hashed:
     """Return a run's hashes. Raises BadRun."""
     path = Path(f"{run.path}{HASHES}")
+    ranks: defaultdict[int, dict[str, np.ndarray]] = defaultdict(dict)
     try:
         with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+            for name in file.files:
+                rank, _, kind = name.partition(" ")
+                ranks[int(rank)][kind] = file[name]
+        rows = [ranks[rank] for rank in sorted(ranks)]
+        workers = [row for row in rows if row.keys() >= {"x", "x norms", "g", "batch", "n", "step"}]
+        return Hashed(run, list(workers[0]["names"]), workers, [row for row in rows if "u" in row])
+    except (OSError, ValueError, EOFError, KeyError, IndexError, BadZipFile, zlib.error) as error:
         raise BadRun(f"{path}: cannot be read; repeat the run with --hashes") from error
-    ranks: defaultdict[int, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in arrays.items():
-        rank, _, kind = name.partition(" ")
-        ranks[int(rank)][kind] = array
-    rows = [ranks[rank] for rank in sorted(ranks)]
-    return Hashed(run, list(rows[0]["names"]), [r for r in rows if "x" in r], [r for r in rows if "u" in r])
 
 
 def part(a: Hashed, b: Hashed) -> Parting | None:

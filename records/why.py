@@ -209,8 +209,9 @@ def why(a: Hashed, b: Hashed) -> str:
     """Return as lines where two runs part, and why."""
     at = part(a, b)
     if at is None:
-        steps = min(len(one["x"]) for one in [*a.workers, *b.workers])
-        return f"the same bits in all {steps} steps: x, batches, gradients and updates"
+        steps = [min(len(one["x"]) for one in run.workers) for run in (a, b)]
+        longer = f"; A has {steps[0]} steps, B {steps[1]}" if steps[0] != steps[1] else ""
+        return f"the same bits in all {min(steps)} steps: x, batches, gradients and updates{longer}"
     what = {"x": "the parameters x of worker", "batch": "the batch of worker", "g": "the gradient of worker",
             "u": "the gradient that is applied, on updating rank"}[at.kind]  # fmt: skip
     where = "" if at.kind == "batch" else f", first in {a.names[at.tensor]}"

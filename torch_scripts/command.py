@@ -89,7 +89,7 @@ def explore_script(given: Sequence[str], description: str) -> None:
     options, script = _read(given, OrderedScript, description)
     if not 1 <= options.at_most <= 10**7:
         raise UsageError(f"--at_most {options.at_most}: must be from 1 to {10**7}")
-    with tqdm(unit="order", leave=False) as bar:
+    with tqdm(unit="order", leave=False, disable=None) as bar:
         report = examine(script, options.n_gpus, options.seed, options.at_most, bar.update)
     print(report.text(f"{options.script}, {options.n_gpus} ranks"))
     if report.broken:
@@ -112,7 +112,7 @@ def simulate_script(given: Sequence[str], description: str) -> None:
         recorders = [ScriptRecorder(rank, script.folder) for rank in range(options.n_gpus)]
         for recorder in recorders:
             recorder.write_to(Path(folder) / f"{recorder.rank}.events")
-        with tqdm(unit="pass", leave=False, desc=stem) as progress:
+        with tqdm(unit="pass", leave=False, desc=stem, disable=None) as progress:
             cluster = run_in_virtual_time(
                 script, network, recorders, compute, plans(options.all_reduce), options.seed, progress
             )

@@ -43,6 +43,7 @@ def run_once(
     script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pick, tell: Callable[[str], None] | None = None
 ) -> ScriptRun:
     """Run the script once, in the order that `pick` decides; inside of `ranks_alone`."""
+    script.forget()
     scheduler = Scheduler(pick, reduced=tell is None, tell=tell)
     ranks = [OrderedRank(i, n) for i in range(n)]
     scheduler.ranks = ranks  # type: ignore[assignment]

@@ -143,14 +143,14 @@ class InOrders:
         world = World(OneSwitch(len(meeting.ranks), 1.0, 0.0), compute=False)
         ranks = Ranks(world, len(meeting.ranks))
         for i, rank in enumerate(meeting.ranks):
-            world.start(partial(self._take_part, ranks, i, meeting.entered[rank].call))
+            world.start(partial(self._take_part, ranks, i, meeting.entered[rank]))
         world.run()
         self._end(list(meeting.entered.values()))
 
-    def _take_part(self, ranks: Ranks, i: int, call: Collective | Message) -> None:
-        assert isinstance(call, Collective)
+    def _take_part(self, ranks: Ranks, i: int, pending: Pending) -> None:
+        assert isinstance(pending.call, Collective)
         transport = Simulated(ranks, i, torch.device("cpu"), Recorder(enabled=False), rejoined=False)
-        call.run(self._plans, transport)
+        pending.call.run(self._plans, transport, pending.at)
 
     def _end(self, calls: Sequence[Pending]) -> None:
         """Note that these calls have ended together: what comes after one of them comes after all."""

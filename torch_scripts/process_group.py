@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from records.errors import RunFailed
 from torch_scripts.collectives import Plan
 from torch_scripts.threads import RankThread, here
 from virtual_time.transport import Simulated
@@ -32,11 +33,16 @@ class Collective:
     root: int
     op: Any
 
-    def run(self, plans: dict[str, Plan], transport: Simulated) -> None:
-        """Do this rank's part."""
+    def run(self, plans: dict[str, Plan], transport: Simulated, at: str) -> None:
+        """Do this rank's part, which is called `at` a line. Raises RunFailed if tensors do not fit together."""
+        plan = plans[self.words.partition(" ")[0]]
         for outs, ins in self.parts or [([], [])]:
             vectors = [_flat(out) for out in outs]
-            plans[self.words.partition(" ")[0]](vectors, [_flat(one) for one in ins], self.root, self.op, transport)
+            try:
+                plan(vectors, [_flat(one) for one in ins], self.root, self.op, transport)
+            except RuntimeError as error:
+                where = f"rank {self.ranks[transport.rank]} is in {self.words} at {at}"
+                raise RunFailed(f"mismatch: {where}, with outputs of {_sizes(outs)}: {error}") from error
             for out, vector in zip(outs, vectors, strict=True):
                 if not out.is_contiguous():
                     out.detach().copy_(vector.view(out.shape))
@@ -131,6 +137,7 @@ class ScriptGroup(dist.ProcessGroup):
 
     group_desc = "virtual"
     supports_coalescing = False
+    _device_types = (torch.device("cpu"),)
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
         super().__init__(rank, size)
@@ -207,6 +214,9 @@ class ScriptGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Pending:
         return self._enter("barrier", [], None)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
 
     allreduce_coalesced = allreduce
     all_gather_single, reduce_scatter_single = _allgather_base, _reduce_scatter_base  # from torch 2.13 on

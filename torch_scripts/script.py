@@ -35,10 +35,17 @@ class Script:
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
         self.path, self.arguments = path, [path, *arguments]
         self.folder = f"{Path(path).resolve().parent}{os.sep}"
+        self._loaded = set(sys.modules)
         try:
             self._code = compile(Path(path).read_text(), str(Path(path).resolve()), "exec")
         except (OSError, ValueError, SyntaxError) as error:
             raise UsageError(f"--script {path}: cannot be run: {error}; give a Python file") from error
+
+    def forget(self) -> None:
+        """Let the modules beside the script be loaded once more."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._loaded and str(getattr(module, "__file__", "")).startswith(self.folder):
+                del sys.modules[name]
 
     def run(self, state: ProcessState) -> None:
         """Run it as `__main__`."""

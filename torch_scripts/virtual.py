@@ -164,7 +164,7 @@ class Cluster:
 
         def do() -> None:
             transport.coroutine, transport.clock = getcurrent(), at
-            call.run(self._plans, transport)
+            call.run(self._plans, transport, pending.at)
             self._end(pending, transport.clock)
 
         self.world.start(do, at)

@@ -252,7 +252,10 @@ def test_runs_that_cannot_be_compared_are_named_in_one_line(tmp_path: Path) -> N
     make(tmp_path, "a")
     make(tmp_path, "other", model="tests.workload:batch_norm")
     make(tmp_path, "plain", hashes=False)
-    for other, says in (("nowhere", "no such file"), ("other", "another model"), ("plain", "with --hashes")):
+    make(tmp_path, "damaged")
+    (tmp_path / "damaged.hashes.npz").write_bytes(b"PK" + bytes(100))
+    said = {"nowhere": "no such file", "other": "another model", "plain": "with --hashes", "damaged": "with --hashes"}
+    for other, says in said.items():
         code, text = said_by(partial(why.main, [str(tmp_path / "a"), str(tmp_path / other)]))
         assert (code, says in text) == (2, True), text
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import factorial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,16 @@ def test_a_look_may_find_something_or_nothing(name: str, n: int, orders: int, re
 def test_while_a_rank_waits_it_receives_from_anybody(name: str) -> None:
     found = report(name, 2)
     assert (found.orders, found.held[WAITS], found.shortest) == (1, 1, [])
+
+
+def test_modules_beside_the_script_are_loaded_in_each_order(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("calls = []\n")
+    text = (SCRIPTS / "orders.py").read_text()
+    (tmp_path / "orders.py").write_text(
+        text + "import beside_it\nbeside_it.calls.append(1)\nprint(len(beside_it.calls) < 4)\n"
+    )
+    found = examine(Script(str(tmp_path / "orders.py"), ["sum", "1"]), 3)
+    assert (found.orders, len(found.results), found.shortest) == (2, 1, [])
 
 
 def test_a_deadlock_that_only_some_orders_have_is_found() -> None:

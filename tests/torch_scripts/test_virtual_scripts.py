@@ -115,6 +115,7 @@ def test_another_all_reduce_takes_its_own_time() -> None:
                              " of (4,) float32, SUM at mistakes.py:22"),
         ("other shape", "rank 1 is in all_reduce of (5,) float32, SUM at mistakes.py:24, rank 0 is in all_reduce of"),
         ("other message", "rank 1 is in recv of (3,) float32 from rank 0 at mistakes.py:29, rank 0 is in send of (4,)"),
+        ("small outputs", "is in all_gather of (3,) float32 at mistakes.py:58, with outputs of (5,) float32 and (5,)"),
         ("raises", "rank 1 raised ValueError: no, at mistakes.py:40"),
         ("exits", "rank 1 exited with 3, at mistakes.py:44"),
         ("world", "init_process_group(world_size=7): this is rank 0 of --n_gpus 2; give 2"),

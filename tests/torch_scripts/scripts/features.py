@@ -84,6 +84,7 @@ def try_collectives(found: Results, rank: int, world_size: int) -> None:
     work.wait()
     assert work.is_completed()
     found["future"] = work.get_future().wait()
+    dist.monitored_barrier()
     group = dist.new_group([0, world_size - 1])
     if isinstance(group, dist.ProcessGroup):
         t = torch.tensor([rank + 1.0])

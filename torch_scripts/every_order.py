@@ -87,8 +87,9 @@ def _digest(ranks: Sequence[OrderedRank]) -> str:
 
 @dataclass
 class ScriptReport:
-    """What was found in how many orders; `complete`: these are all. `broken`: what does not hold, and `shortest`: the
-    first order in which it does not, as lines.
+    """What holds in how many orders of a script. `complete`: these are all orders of it.
+
+    `broken` says what does not hold, and `shortest` the first order in which it does not, as lines.
     """
 
     orders: int = 0
@@ -122,7 +123,7 @@ def examine(
                 first = first or run.result
                 report.results.add(run.result)
                 if run.result != first:
-                    run.broken[SAME] = "its result differs from that of the plain order"
+                    run.broken[SAME] = "its result differs from that of an order before"
             for says in report.held:
                 report.held[says] += says not in run.broken
             if run.broken and not report.broken:

@@ -41,7 +41,7 @@ class OrderedRank:
 
 
 class InOrders:
-    """The calls of all ranks, in an order that is decided: see `process_group.Engine`."""
+    """The calls of all ranks, in an order that the scheduler decides: see `process_group.Engine`."""
 
     def __init__(self, scheduler: Scheduler, ranks: Sequence[OrderedRank], plans: dict[str, Plan]) -> None:
         self.scheduler, self.ranks, self._plans = scheduler, ranks, plans
@@ -106,7 +106,8 @@ class InOrders:
             messages.clear()
             for one in () if pending.ended else self._open_ones(rank):
                 for send in self.calls.sends_for(one):
-                    messages[TAKE, send.rank, f"takes the message of rank {send.rank} at {one.at}"] = send, one
+                    which = f"rank {send.rank}" + one.call.words.partition("anybody")[2]  # the tag
+                    messages[TAKE, send.rank, f"takes the message of {which} at {one.at}"] = send, one
             found = list(messages)
             if pending.ended:
                 found.append((TAKE, -1, f"sees at {at} that its {words} has ended"))

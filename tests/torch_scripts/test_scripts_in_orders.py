@@ -87,6 +87,12 @@ def test_while_a_rank_waits_it_receives_from_anybody(name: str) -> None:
     assert (found.orders, found.held[WAITS], found.shortest) == (1, 1, [])
 
 
+def test_messages_of_one_pair_stay_in_order_and_have_their_tags() -> None:
+    found = report("of one pair", 2)
+    assert (found.held[FITS], found.shortest) == (found.orders, [])
+    assert found.orders > 1
+
+
 def test_modules_beside_the_script_are_loaded_in_each_order(tmp_path: Path) -> None:
     (tmp_path / "beside_it.py").write_text("calls = []\n")
     text = (SCRIPTS / "orders.py").read_text()

@@ -74,6 +74,21 @@ elif name == "two choose":  # of the messages of ranks 2 and 3
         for work in [dist.isend(t, 0), dist.isend(t, 1)]:
             assert work is not None
             work.wait()
+elif name == "of one pair":  # stay in order, and messages of two tags are told apart
+    if rank == 0:
+        a, b = torch.zeros(1), torch.zeros(1)
+        works = [dist.irecv(a, tag=1), dist.irecv(b, tag=2)]
+        dist.recv(t)
+        assert t == 1, t
+        dist.recv(t)
+        assert t == 2, t
+        for work in works:
+            assert work is not None
+            work.wait()
+        assert (a, b) == (3, 4), (a, b)
+    else:
+        for value, tag in ((1, 0), (2, 0), (4, 2), (3, 1)):
+            dist.isend(torch.full((1,), float(value)), 0, tag=tag)
 elif name == "two at once":  # one from anybody, one from rank 1, which is waited for first
     if rank == 0:
         a = torch.zeros(1)

@@ -52,7 +52,6 @@ class Ordered(Transport):
         self.computed: list[int] = []
         self.unread: list[InPlace] = []
         self.races: list[str] = []
-        self._allocated: dict[int, torch.Tensor] = {}
         self._newest = [0] * world_size  # by rank, the number of the last message that was taken
 
     def now(self) -> float:

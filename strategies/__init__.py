@@ -2,9 +2,11 @@
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.fully_sharded import FullySharded
 from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
 from strategies.all_reduce.overlapped_ring import OverlappedRing
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
+from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
@@ -38,6 +40,8 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         NaiveAllReduce,
         AllGather,
         ShardedRing,
+        ShardedGradients,
+        FullySharded,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
     "No server: each has a model of its own": (LocalSGD, Sparta, Gossip, ADPSGD, NoCommunication),

@@ -68,6 +68,7 @@ class Transport(ABC):
         self.owes = ""
         self.steps = 0
         self._closed = False
+        self._allocated: dict[int, Any] = {}  # vectors by the address of their memory
         self._on_gpu = device.type == "cuda"
         self.inbox = Inbox(self)
 
@@ -108,6 +109,11 @@ class Transport(ABC):
 
         Only this rank calls it: peers learn of the vector by the first message that carries a slice of it.
         """
+
+    def free(self, vector: torch.Tensor) -> None:
+        """Forget a vector that was allocated: no peer reads it any more."""
+        if not vector.is_meta:  # there all have one address
+            self._allocated.pop(vector.untyped_storage().data_ptr(), None)
 
     @abstractmethod
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:

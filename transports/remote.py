@@ -48,7 +48,6 @@ class Remote(Transport):
         self._farewell = Kind.GOODBYE  # sent to all peers at the end
         self._link = link  # which tells times: it holds messages back from the alignment of the clocks on
         self.recorder.rank = self.rank
-        self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
 
     def now(self) -> float:
         """Return the time in seconds: rank 0's, once the clocks are aligned."""

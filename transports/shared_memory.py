@@ -9,6 +9,7 @@ can stop nobody else. What is not a slice of an allocated vector travels in the 
 a full pipe does not take leaves during this rank's next calls. The launcher reports deaths on one more pipe per rank.
 """
 
+import itertools
 import math
 import os
 import pickle
@@ -28,7 +29,7 @@ from transports.link import Link
 from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
 from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
-from transports.segments import share
+from transports.segments import empty, share
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
@@ -49,7 +50,7 @@ class SharedMemory(Transport):
         super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
-        self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory
+        self._numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         # A core of its own may look without sleeping; a shared one is for those who compute.
         self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
@@ -70,10 +71,15 @@ class SharedMemory(Transport):
     # Memory
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See Transport: the vector is in shared memory, and lives as long as the transport."""
+        """See Transport: the vector is in shared memory, and lives as long as the transport, unless freed."""
         vector = self._new_vector(numel, dtype)
-        self._allocated[vector.untyped_storage().data_ptr()] = (len(self._allocated), vector)
+        self._allocated[vector.untyped_storage().data_ptr()] = (next(self._numbers), vector)
         return vector
+
+    def free(self, vector: torch.Tensor) -> None:
+        """See Transport: peers may have mapped the memory, so it is not only unmapped, but emptied."""
+        super().free(vector)
+        empty(vector)
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
         """See Transport: the lowest of `ranks` creates the vector and hands it to the others that are alive."""

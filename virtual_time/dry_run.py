@@ -118,7 +118,8 @@ def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
     strategy, roles, code = options.strategy, options.roles, options.coded(layout)
     width = options.torch_dtype.itemsize
     traffic = strategy.cost(code.kind if code else None).by_role
-    counts = [forms.closed_form(strategy, traffic[role], len(roles), layout.n * width, code, width) for role in roles]
+    nbytes, blocks = layout.n * width, len(layout.names)
+    counts = [forms.closed_form(strategy, traffic[role], len(roles), nbytes, code, width, blocks) for role in roles]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 

@@ -5,7 +5,7 @@ size. Nothing that a strategy decides may depend on the value of an element.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from torch import nn
 
 from compression import Layout
 from strategies import Replica
+from strategies.common.blocks import Block
+from strategies.common.passes import OnBlocks
 from training.options import AFTER_WARM_UP, Options
 from transports.base import Transport
 
@@ -61,15 +63,54 @@ class Steps:
 class HollowReplica(Replica):
     """Tensors of which nothing is to be collected: they are the parts of one."""
 
+    def __init__(self, sizes: Sizes, transport: Transport, dtype: torch.dtype) -> None:
+        super().__init__(Hollow(sizes, transport.device, dtype), transport)
+        self.layout = sizes.layout
+        self._blocks: Sequence[Block] = ()
+
     def collect_one(self, i: int) -> None:
         """See Replica."""
         super().collect_one(0)
 
-    def pass_layers(self) -> None:
-        """See Replica: all tensors have a gradient, the last one first."""
-        if self.is_watched:
-            self._untold.extend(reversed(range(len(self.layout.names))))
-        super().pass_layers()
+    def blocks(self, names: str) -> list[Block]:
+        """See Replica: each tensor is one."""
+        if names:  # it has no modules
+            return super().blocks(names)
+        pairs = zip(self.layout.names, self.layout.slices, strict=True)
+        return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
+
+    def give(self, block: Block, vector: torch.Tensor) -> None:
+        """See Replica."""
+
+    def free(self, block: Block) -> None:
+        """See Replica."""
+
+    def take_gradients(self, block: Block, out: torch.Tensor) -> None:
+        """See Replica."""
+
+    def on_gradient(self, call: Callable[[int], None]) -> None:
+        """See Replica."""
+        self._on_gradient, self.is_watched = call, True
+
+    def on_blocks(self, blocks: Sequence[Block], told: OnBlocks) -> None:
+        """See Replica."""
+        self._blocks, self._told = blocks, told
+
+    def forward(self) -> None:
+        """Let the time of a forward pass pass, block by block."""
+        if self._blocks:
+            self._told.begin_forward()
+            for block in self._blocks:
+                self._told.enter(block)
+                self._leave(block, self._told)
+            self._told.end_forward()
+
+    def pass_back(self) -> None:
+        """Let the time of a backward pass pass: all tensors have a gradient, the last one first."""
+        for i in reversed(range(len(self.layout.names) if self.is_watched else 0)):
+            if self._blocks:
+                self._told.enter_backward(self._blocks[i])
+            self.call_on_gradient(i)
 
 
 class Hollow(nn.Module):
@@ -96,8 +137,7 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         network, x, y = job.passes(transport.rank)
         replica = Replica(network, transport)
     else:
-        replica = HollowReplica(Hollow(job.sizes, transport.device, options.torch_dtype), transport)
-        replica.layout = job.sizes.layout
+        replica = HollowReplica(job.sizes, transport, options.torch_dtype)
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
                    seed=options.seed)  # fmt: skip
     recorder.shares = job.sizes.shares
@@ -113,13 +153,16 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
             with recorder.phase("forward"):
-                loss = F.cross_entropy(replica.module(x), y) if job.passes else None
+                if isinstance(replica, HollowReplica):
+                    replica.forward()
+                else:
+                    loss = F.cross_entropy(replica.module(x), y)
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
-                if loss is None:
-                    replica.pass_layers()
+                if isinstance(replica, HollowReplica):
+                    replica.pass_back()
                 else:
-                    loss.backward()
+                    replica.backward(loss)
             strategy.step(job.samples)
             ends.append(transport.now())
     ended = transport.now()

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from records.recorder import Recorder
 from transports.base import NO_LIMIT
 from transports.card import Card
 from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from virtual_time.in_place import InPlace
-from virtual_time.ranks import Member, Ranks
+from virtual_time.ranks import Member
 from virtual_time.sharing import Flow
 from virtual_time.vectors import Hollow, zeros
 
@@ -30,10 +29,6 @@ _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again 
 
 class Simulated(Member):
     """`Transport` in virtual time; made in the coroutine that is the rank."""
-
-    def __init__(self, ranks: Ranks, rank: int, device: torch.device, recorder: Recorder, rejoined: bool) -> None:
-        super().__init__(ranks, rank, device, recorder, rejoined)
-        self._allocated: dict[int, torch.Tensor] = {}  # by the address of its memory, which nothing else gets
 
     # Memory
 

@@ -33,7 +33,7 @@ class ShardedRing(Strategy):
         parts = self.descent.parts(N)
         self.own = (self.transport.rank + 1) % N
         self.g_chunks, self.x_chunks = ([vector[part] for part in parts] for vector in (replica.g, replica.x))
-        self.descent.optimize(replica.x, part=parts[self.own], norm=self.norm)
+        self.descent.optimize(replica.x, parts=[parts[self.own]], norm=self.norm)
         self.square = self.transport.allocate(1, self.replica.x.dtype)
 
     def step(self, n_samples: int) -> None:

@@ -150,18 +150,34 @@ class Descent:
     def optimize(
         self,
         *parameters: torch.Tensor,
-        part: slice | None = None,
+        parts: Sequence[slice] | None = None,
+        packed: bool = False,
         norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        """Update these, the vector x or all tensors, with a new optimizer; `part`: of x this part, one of `parts`.
+        """Update these, the vector x or all tensors, with a new optimizer.
 
-        `norm` returns the norm of the whole gradient, given that of a part.
+        `parts`: of x these alone, of those that `parts` returns; `packed`: what is given is they, one after the other.
+        `norm` returns the norm of the whole gradient, given that of the parts.
         """
-        self._norm, layout = norm, self._layout
-        if self.is_flat and part:
-            parameters = (parameters[0][part],)
-        elif not self.is_flat and [tuple(p.shape) for p in parameters] != list(layout.shapes):
-            parameters = tuple(layout.views(parameters[0]))
+        self._norm, layout, x = norm, self._layout, parameters[0]
+        if self.is_flat:
+            if parts is not None and not packed:
+                parameters = tuple(x[part] for part in parts)
+            self._own: Sequence[int] = range(len(parameters))
+        else:
+            # Without a gradient, the tensors of other parts stay as they are, and have no state.
+            starts = [where.start for where in layout.slices]
+            self._own = (
+                range(len(starts))
+                if parts is None
+                else [i for part in parts for i, start in enumerate(starts) if part.start <= start < part.stop]
+            )
+            if packed:
+                nothing = x.new_full((), math.nan)
+                own = dict(zip(self._own, layout.views(x, self._own), strict=True))
+                parameters = tuple(own.get(i, nothing.expand(shape)) for i, shape in enumerate(layout.shapes))
+            elif [tuple(p.shape) for p in parameters] != list(layout.shapes):
+                parameters = tuple(layout.views(x))
         self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
         make = partial(self._make, layout=layout) if isinstance(self._make, ByTensor) else self._make
         self.optimizer = make(list(self.parameters))
@@ -169,31 +185,35 @@ class Descent:
             name = _name_of(self._make, self.optimizer)
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        # Without a gradient, the tensors of other parts stay as they are, and have no state.
-        self._own = range(len(self.parameters))
-        if part and not self.is_flat:
-            self._own = range(*(sum(where.start < end for where in layout.slices) for end in (part.start, part.stop)))
         self._part = sum(self.parameters[i].numel() for i in self._own) / layout.n
 
-    def parts(self, n: int) -> list[slice]:
-        """Return n parts of a vector that may be updated apart: as `tensor_split` has them, or cut between tensors."""
-        length = self._layout.n
-        ends = [i * (length // n) + min(i, length % n) for i in range(n + 1)]
+    def parts(self, n: int, within: slice | None = None) -> list[slice]:
+        """Return n parts of x, or of what lies `within` it, that may be updated apart.
+
+        They are as `tensor_split` has them, or cut between tensors where the optimizer sees these.
+        """
+        start, stop = (within.start, within.stop) if within else (0, self._layout.n)
+        each, longer = divmod(stop - start, n)
+        ends = [start + i * each + min(i, longer) for i in range(n + 1)]
         if not self.is_flat:
-            cuts = [0, *(where.stop for where in self._layout.slices)]
+            cuts = [start, *(where.stop for where in self._layout.slices if start < where.stop <= stop)]
             ends = [min(cuts, key=lambda cut: abs(cut - end)) for end in ends]
         return [slice(*both) for both in itertools.pairwise(ends)]
 
     def step(self, g: torch.Tensor | None, n_samples: int, *, processed: float | None = None) -> None:
         """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
 
-        Where a part of x is updated, g is that part of the gradient.
+        Where parts of x are updated, g is those parts of the gradient, one after the other.
 
         `processed`: on how many samples the workers have computed for this update, by default `n_samples`.
         """
         processed = n_samples if processed is None else processed
         if g is not None:
-            for i, gradient in zip(self._own, [g] if self.is_flat else self._layout.views(g, self._own), strict=True):
+            if not self.is_flat:
+                gradients = self._layout.views(g, self._own)
+            else:
+                gradients = [g] if len(self._own) == 1 else list(g.split([p.numel() for p in self.parameters]))
+            for i, gradient in zip(self._own, gradients, strict=True):
                 self.parameters[i].grad = gradient
         self.before_update()
         if self.clip_norm:

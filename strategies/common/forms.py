@@ -33,11 +33,27 @@ def sources(kind: type) -> set[str]:
 
 
 def closed_form(
-    strategy: "Strategy", formula: Traffic, n_gpus: int, nbytes: int, code: Coded | None = None, itemsize: int = 4
+    strategy: "Strategy",
+    formula: Traffic,
+    n_gpus: int,
+    nbytes: int,
+    code: Coded | None = None,
+    itemsize: int = 4,
+    blocks: int = 1,
 ) -> tuple[float, float]:
-    """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each."""
+    """Return the messages and bytes that a formula gives, for `nbytes` of parameters of `itemsize` bytes each.
+
+    `blocks`: into how many the model is cut, where the strategy cuts it.
+    """
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
-    sizes = {"N": n_gpus, "P": nbytes, "G": code.nbytes if code else nbytes, "n": nbytes // itemsize, "w": itemsize}
+    sizes = {
+        "N": n_gpus,
+        "P": nbytes,
+        "G": code.nbytes if code else nbytes,
+        "n": nbytes // itemsize,
+        "w": itemsize,
+        "B": blocks,
+    }
     return formula.count({**as_written(options), **sizes})
 
 

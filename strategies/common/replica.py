@@ -1,32 +1,35 @@
 """A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
 from compression import Layout
+from strategies.common.blocks import Block, blocks_of, free, give
+from strategies.common.passes import Passes
 from transports.base import Message, Transport
 
 
-class Replica:
+class Replica(Passes):
     """One rank's copy of the model, its tensors being views of flat vectors that peers can read in place.
 
-    `x` [n] holds the trainable parameters (a tied one once), `g` [n] their gradients, `b` [m] the floating-point
-    buffers (BatchNorm statistics). Frozen parameters and other buffers stay as they are: `others` is all of them, and
-    `counts` the integer buffers (BatchNorm's count of batches), which have no mean. Raises ValueError if the model has
-    nothing to train, or more than one floating dtype or device.
+    `x` [n] holds the trainable parameters (a tied one once), `g` [n] their gradients, allocated when it is first asked
+    for, `b` [m] the floating-point buffers (BatchNorm statistics). Frozen parameters and other buffers stay as they
+    are: `others` is all of them, and `counts` the integer buffers (BatchNorm's count of batches), which have no mean.
+    Raises ValueError if the model has nothing to train, or more than one floating dtype or device.
 
     The module's `state_dict` holds copies: plain tensors, a tied one under each of its names. `torch.save` of a single
     parameter writes all of `x`; save `parameter.detach().clone()`.
     """
 
     def __init__(self, model: nn.Module, transport: Transport) -> None:
-        self.model = model
-        self.parameters = trained(model)
+        super().__init__(model, trained(model), transport.recorder)
+        self._transport = transport
         self.layout = layout_of(model)
         buffers = float_buffers(model)
         kinds = {(t.dtype, t.device) for t in (*self.parameters, *buffers)}
@@ -38,23 +41,24 @@ class Replica:
         dtype = self.parameters[0].dtype
         n = sum(p.numel() for p in self.parameters)
         self.x = self._own_x = transport.allocate(n, dtype)
-        self.g = transport.allocate(n, dtype)
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
-        self._gradients = _views(self.g, self.parameters)
         self._adopted: Message | None = None
-        self._recorder = transport.recorder
-        self.is_watched = False  # whether `on_gradient` was called
-        self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while `on_gradient` calls
-        self._untold: list[int] = []
         self.collected = False  # whether `collect` was called since the caller last set this to False
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
             tensor.data = view
-        for parameter, view in zip(self.parameters, self._gradients, strict=True):
-            parameter.grad = view
         for module in model.modules():
             module.register_state_dict_post_hook(_detach_from_vectors)
+
+    @cached_property
+    def g(self) -> torch.Tensor:
+        """The gradient [n]."""
+        return self._transport.allocate(self.layout.n, self.x.dtype)
+
+    @cached_property
+    def _gradients(self) -> list[torch.Tensor]:
+        return _views(self.g, self.parameters)
 
     # What a training loop calls
 
@@ -78,11 +82,6 @@ class Replica:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of a piece."""
-        loss.backward()
-        self.pass_layers()
-
     def tensors(self) -> list[torch.Tensor]:
         """Return all of the module's state that is the same on ranks that agree."""
         return [*self.parameters, *float_buffers(self.model), *other_tensors(self.model)]
@@ -96,9 +95,7 @@ class Replica:
         Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
         so parameters that were adopted are given back: until the next ones come, x is not to be read.
         """
-        for i in self._untold:
-            self.call_on_gradient(i)
-        self._untold.clear()
+        self.end_pass()
         for i in range(len(self.parameters)):
             self.collect_one(i)
         self._give_back()
@@ -123,34 +120,34 @@ class Replica:
                 view.copy_(parameter.grad)
             parameter.grad = view
 
-    # During the backward pass
+    # Blocks, for who keeps no x or g of all
 
-    def on_gradient(self, call: Callable[[int], None]) -> None:
-        """Call `call(i)` in every backward pass as soon as the gradient of parameter i is complete.
+    def blocks(self, names: str) -> list[Block]:
+        """Return the blocks of the model: see `blocks_of`."""
+        return blocks_of(self.model, self.layout, names)
 
-        The last layer comes first; a parameter that takes no part is left out. In virtual time the calls follow the
-        pass: see `pass_layers`.
-        """
-        self._on_gradient, self.is_watched = call, True
-        is_virtual = self._recorder.time_passes is not None
-        for i, parameter in enumerate(self.parameters):
-            tell = self._untold.append if is_virtual else self.call_on_gradient
-            parameter.register_post_accumulate_grad_hook(lambda _, i=i, tell=tell: tell(i))
+    def take_gradients(self, block: Block, out: torch.Tensor) -> None:
+        """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one counts as zero."""
+        for i, view in zip(block.tensors, self.layout.views(out, block.tensors), strict=True):
+            gradient, self.parameters[i].grad = self.parameters[i].grad, None
+            view.zero_() if gradient is None else view.copy_(gradient)
 
-    def call_on_gradient(self, i: int) -> None:
-        """Call what `on_gradient` was given: the gradient of parameter `i` is complete."""
-        with self.interruption():
-            self._on_gradient(i)
+    def give(self, block: Block, vector: torch.Tensor) -> None:
+        """Point a block's parameters at `vector` [n], without copying."""
+        for i, view in zip(block.tensors, self.layout.views(vector, block.tensors), strict=True):
+            give(self.parameters[i], view)
 
-    def pass_layers(self) -> None:
-        """At the end of a backward pass in virtual time: spend its time gradient by gradient, and call for each.
+    def free(self, block: Block) -> None:
+        """Point a block's parameters at nothing: they read as NaN."""
+        for i in block.tensors:
+            free(self.parameters[i], self.layout.names[i])
 
-        Not in the pass itself: other ranks, whose passes run in the same thread, have their turns meanwhile.
-        """
-        for i in self._untold:
-            self._recorder.spend("backward", i)
-            self.call_on_gradient(i)
-        self._untold.clear()
+    def free_x(self) -> None:
+        """Forget x, whose elements are kept elsewhere: it reads as NaN."""
+        self._transport.free(self.x)
+        self._own_x = self.x = torch.full((1,), torch.nan, dtype=self.x.dtype, device=self.x.device).expand(
+            self.layout.n
+        )
 
     def zero_grad(self) -> None:
         """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""
@@ -192,7 +189,7 @@ class Replica:
         """Point the parameters at `x` [n], without copying."""
         self.x = x
         for parameter, view in zip(self.parameters, _views(x, self.parameters), strict=True):
-            parameter.data = view
+            give(parameter, view)
 
     def _give_back(self) -> None:
         if self._adopted:

@@ -64,7 +64,7 @@ class ShardedParamServer(Served):
         self.parts = self.descent.parts(self.servers)
         if self.is_server:
             self.own_x = self.cut(self.replica.x)[self.transport.rank]
-            self.descent.optimize(self.replica.x, part=self.parts[self.transport.rank], norm=self.norm)
+            self.descent.optimize(self.replica.x, parts=[self.parts[self.transport.rank]], norm=self.norm)
             self.square = self.transport.allocate(1, torch.float64)
 
     def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:

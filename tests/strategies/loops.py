@@ -17,6 +17,7 @@ from compression import Codec, Layout, Setting
 from compression.dgs import check_sgd
 from records.errors import UsageError
 from strategies import OptimizerFactory, RunSize, Strategy
+from strategies.all_reduce.fully_sharded import FullySharded
 from strategies.common.builtin import Builtin, replica_of
 from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
@@ -125,8 +126,8 @@ class Rank:
 
     def x(self) -> torch.Tensor:
         """This rank's own parameters [n], copied."""
-        builtin = isinstance(self.strategy, Builtin)
-        return (self.strategy.model() if builtin else self.replica.x).clone()
+        elsewhere = isinstance(self.strategy, Builtin | FullySharded)
+        return (self.strategy.model() if elsewhere else self.replica.x).clone()
 
     def epoch(self, number: int, after_step: Callable[[], None] = lambda: None) -> None:
         """Train or serve for one epoch, from 1 on."""
@@ -147,7 +148,7 @@ class Rank:
         loss = F.cross_entropy(self.module(X[part]), Y[part])
         if isinstance(self.strategy, Builtin):
             loss = loss * self.strategy.loss_weight(len(part), len(batch))
-        loss.backward()
+        self.replica.backward(loss)
         self.strategy.step(len(part))
 
     def constant_step(self, gradient: float, n_samples: int) -> None:
@@ -254,6 +255,8 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     """A value, not the one that it has, that the strategy accepts for the option in a small run."""
     if isinstance(had := getattr(strategy, option), bool):
         return not had
+    if option == "block_modules":
+        return "2"  # of `make_model`
     for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
         other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
         with contextlib.suppress(UsageError):

@@ -170,8 +170,7 @@ def with_layers(transport: Transport, task: Task, steps: int) -> pd.DataFrame:
         with recorder.phase("forward"):
             loss = F.cross_entropy(rank.module(X), Y)
         with recorder.phase("backward"):
-            loss.backward()
-            rank.replica.pass_layers()
+            rank.replica.backward(loss)
         rank.strategy.step(len(X))
     rank.strategy.finish()
     return recorder.frame()

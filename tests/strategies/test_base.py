@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -113,21 +114,18 @@ def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() ->
 # All of the module's state
 
 
-class Mixed(nn.Module):
+class Mixed(nn.Sequential):
     """Trained and frozen parameters, buffers of all kinds: other ones on each rank."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.trained = nn.Linear(3, 2)
-        self.frozen = nn.Linear(2, 2).half()
-        self.norm = nn.BatchNorm1d(2)
-        for parameter in self.frozen.parameters():
+        super().__init__(OrderedDict(trained=nn.Linear(3, 2), frozen=nn.Linear(2, 2).half(), norm=nn.BatchNorm1d(2)))
+        for parameter in self[1].parameters():
             parameter.requires_grad_(False)
         self.register_buffer("mask", torch.tensor([rank == 0, True, False]))
         self.register_buffer("phase", torch.full((2,), rank + 1j))
         self.register_buffer("nothing", torch.zeros(0, dtype=torch.int64))
         with torch.no_grad():
-            for tensor in (*self.parameters(), self.norm.running_mean, self.norm.num_batches_tracked):
+            for tensor in (*self.parameters(), self[2].running_mean, self[2].num_batches_tracked):
                 assert isinstance(tensor, torch.Tensor)
                 tensor.fill_(rank + 1)
 

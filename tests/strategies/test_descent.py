@@ -48,7 +48,7 @@ def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> N
 
 def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
     x, descent = make(partial(torch.optim.Adam, lr=0.1))
-    descent.optimize(x, part=slice(2, 4))
+    descent.optimize(x, parts=[slice(2, 4)])
     descent.step(torch.ones(2, dtype=torch.float64), 1)
     assert (x != 0).tolist() == [False, False, True, True, False, False]
     # two moments of two elements, and the count of steps
@@ -69,7 +69,7 @@ def test_where_the_optimizer_sees_tensors_parts_are_cut_between_them() -> None:
     assert [p.shape for p in descent.parameters] == [(2, 3), (2,), (3,)]
     assert parts == [slice(0, 6), slice(6, 11)]
     assert begun(seeing, 4)[2] == [slice(0, 0), slice(0, 6), slice(6, 8), slice(8, 11)], "one may be empty"
-    descent.optimize(x, part=parts[1])
+    descent.optimize(x, parts=[parts[1]])
     descent.step(torch.ones(5), 1)
     assert (x != 0).tolist() == [False] * 6 + [True] * 2 + [False] * 3, "c has no optimizer"
     assert descent.state_bytes == 2 * 2 * 4 + 4, "only of the tensor that it updates"

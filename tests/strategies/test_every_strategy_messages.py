@@ -37,7 +37,7 @@ Kind = type[Strategy]
 STEPS = 12  # a multiple of all that the int options are set to
 
 
-def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor]]:
+def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor, int]]:
     """The events of so many steps of each worker, without what begins or ends an epoch, and x."""
     found = []
     for task in tasks:
@@ -53,8 +53,8 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         transport.recorder.epoch = 2
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
-        replica = rank.replica
-        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone()))
+        replica, blocks = rank.replica, len(getattr(rank.strategy, "cut", [0]))
+        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks))
         transport.recorder.epoch = 0
         rank.close()
     return found
@@ -68,12 +68,12 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     ranks = start(punctual, counted, n_gpus, tasks, record=True)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
-        _, layout, x = ranks[0][case]
+        _, layout, x, blocks = ranks[0][case]
         for role, traffic in task.strategy.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = closed_form(task.strategy, traffic, n_gpus, x.nbytes, task.coded(layout, x), itemsize=8)
+            expected = closed_form(task.strategy, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {task.strategy}"
 
 

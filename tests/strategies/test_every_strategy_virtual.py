@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from records.files import load_events, load_table
-from strategies import Strategy
+from strategies import FullySharded, Strategy
 from tests.strategies.loops import EXHAUSTIVE, determined_variants, exact, is_virtual, some, variants, with_workers
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
@@ -58,7 +58,8 @@ def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -
     facts = simulated(tmp_path, kind(), n_gpus, jitter=0.0, slow=(f"{n_gpus - 1}:10",))
     table = load_table(tmp_path / "virtual.csv")
     workers = table[table["role"] == "worker"].groupby("rank")[["wait_s", "forward_s"]].sum()
-    assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.traits.asynchronous
+    if kind is not FullySharded:  # whose forward pass waits
+        assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.traits.asynchronous
     assert facts["transport"] == "simulated"
     assert "virtual time" in facts["remark"]
     if not (kind.traits.asynchronous or kind.traits.workers_may_die or kind.name == "none"):

@@ -15,6 +15,7 @@ from compression import DGC, QSGD, Codec, TopK
 from strategies import (
     STRATEGIES,
     AsyncParamServer,
+    FullySharded,
     ParamServer,
     RingAllReduce,
     ShardedParamServer,
@@ -49,7 +50,7 @@ def train(
         return
     for batch in batches:
         optimizer.zero_grad()
-        F.cross_entropy(model(X[batch]), Y[batch]).backward()
+        optimizer.replica.backward(F.cross_entropy(model(X[batch]), Y[batch]))  # in virtual time it may communicate
         optimizer.step(len(batch))
         after_step()
     if finishes:
@@ -92,12 +93,16 @@ def by_optimizer(transport: Transport, task: Task, anew: bool = False) -> Found:
         schedule=task.schedule,
     )  # fmt: skip
     optimizer = make(model)
+
+    def x_now() -> torch.Tensor:
+        return optimizer.strategy.model() if isinstance(task.strategy, FullySharded) else x_of(model)
+
     assert optimizer.is_server == (task.roles[transport.rank] == "server")
     worker = task.roles[: transport.rank].count("worker")
     for epoch in range(1, EPOCHS + 1):
         assert optimizer.epoch == epoch
         batches = (task.batch(i, worker) for i in range((epoch - 1) * N_STEPS, epoch * N_STEPS))
-        train(optimizer, model, batches, lambda: seen.append(x_of(model).tolist()))  # noqa: B023 - called at once
+        train(optimizer, model, batches, lambda: seen.append(x_now().tolist()))
         seen.append(x_of(model).tolist())
         if anew and epoch < EPOCHS:
             state, model = optimizer.state_dict(), make_model()

@@ -45,29 +45,28 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
     assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
 
 
-def told(transport: Transport, by_layer: bool) -> list[list[int]]:
-    """Whose gradients it is told of: after the pass, after `pass_layers`, and after `collect`."""
+def told(transport: Transport, by_replica: bool) -> list[list[int]]:
+    """Whose gradients it is told of: after the pass, which the replica may make, and after `collect`."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
     replica, seen, stages = Replica(model, transport), list[int](), list[list[int]]()
     replica.on_gradient(seen.append)
-    model(torch.ones(1, 2)).sum().backward()
-    for call in (lambda: None, replica.pass_layers if by_layer else lambda: None, replica.collect):
+    loss = model(torch.ones(1, 2)).sum()
+    for call in (lambda: replica.backward(loss) if by_replica else loss.backward(), replica.collect):
         call()
         stages.append(list(seen))
     return stages
 
 
-@pytest.mark.parametrize(("on", "by_layer"), [("shared_memory", True), ("simulated", True), ("simulated", False)])
-def test_it_is_told_of_each_gradient_once_during_the_pass_or_in_virtual_time_when_it_passes_or_is_collected(
-    on: str, by_layer: bool
+@pytest.mark.parametrize(("on", "by_replica"), [("shared_memory", False), ("simulated", True), ("simulated", False)])
+def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_collected(
+    on: str, by_replica: bool
 ) -> None:
     start = launch if on == "shared_memory" else virtual_time(1).launch
-    pass_ended, layers_passed, collected = start(told, 1, by_layer)[0]
-    assert len(pass_ended) == (6 if on == "shared_memory" else 0)
-    assert len(layers_passed) == (6 if by_layer else 0)
+    pass_ended, collected = start(told, 1, by_replica)[0]
+    assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
     assert sorted(collected) == list(range(6)), "once only"
-    assert not by_layer or set(collected[:2]) == {4, 5}, "the last layer's first"
+    assert set(collected[:2]) == {4, 5}, "the last layer's first"
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

@@ -1,0 +1,237 @@
+"""Fully sharded: each rank keeps 1/N of the parameters, gradients and optimizer state (ZeRO stage 3; FSDP).
+
+A block's parameters are gathered before its forward pass and freed after it; gathered again before its backward pass,
+and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, PyTorch
+FSDP, arXiv 2304.11277.)
+
+To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
+the ring. The rest of the model is one more block, or two, whose passes are those of the model.
+
+What autograd would keep of gathered parameters, it keeps as a place in the block. All ranks gather in one order: that
+of the model, and from the second step on that in which the pass before used the blocks. A block that a pass skips is
+gathered too, in its turn. With gradients accumulated in k pieces a rank sends (1 + 2k)(N - 1)/N of x. A last block that
+stayed between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike.
+
+Between epochs, when `finish` has ended, every rank has the whole model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from strategies.all_reduce.sharded_gradients import ShardedGradients
+from strategies.common.blocks import Block
+from strategies.common.traits import Cost, Traffic
+from transports.base import Work
+
+
+@dataclass(kw_only=True)
+class FullySharded(ShardedGradients):
+    """Each rank keeps 1/N of x, g and the optimizer's state; a block's parameters are gathered for its two passes.
+
+    The meter "hidden_communication", with --prefetch: of the time from the start of a gathering to its end, the share
+    in which the rank computed.
+    """
+
+    prefetch: bool = False
+    """Begin to gather a block while the one before it computes."""
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """For each of B blocks its chunk to everyone, twice, and N - 1 chunks of the gradient, one after the other."""
+        sent = Traffic("3 (N - 1) B", "3 (N - 1) P / N")
+        return Cost(worker=sent, path=Traffic("(N + 1) B", "3 (N - 1) P / N"))
+
+    def setup(self) -> None:
+        """Allocate this rank's chunks of x; gather and free in the passes."""
+        super().setup()
+        self.is_whole = True  # the replica has all of x
+        self.order = list(self.cut)  # of the forward pass
+        self.turns: list[Block] = []  # still to be gathered in this pass, in this order
+        self.used: list[Block] = []  # in this forward pass, in this order, or skipped
+        self.skipped: set[int] = set()  # places in this
+        self.is_first = True  # forward pass
+        self.lent: list[Work] = []  # after which x may be changed
+        self.begun: dict[str, float] = {}  # when blocks under way began to be gathered
+        self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
+        self.replica.on_blocks(self.cut, self)
+
+    def optimize(self) -> None:
+        """Give the optimizer this rank's chunks of x, in memory of their own."""
+        self.x = self.transport.allocate(self.g.numel(), self.g.dtype)
+        parts = [block.chunks[self.own] for block in self.cut]
+        self.descent.optimize(self.x, parts=parts, packed=True, norm=self.norm)
+
+    # The chunks of x, and the whole
+
+    def shard(self) -> None:
+        """Keep this rank's chunks of x only."""
+        if self.is_whole:
+            self.is_whole = False
+            for block in self.cut:
+                self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
+                self.free(block)
+            self.replica.free_x()
+
+    def model(self) -> torch.Tensor:
+        """Return x [n]: in the middle of an epoch, gathered into memory of its own."""
+        if self.is_whole:
+            return self.replica.x
+        x = torch.empty(self.replica.layout.n, dtype=self.x.dtype, device=self.transport.device)
+        for block in self.cut:
+            x[block.part] = self.gathered(block)
+        return x
+
+    def finish(self) -> None:
+        """Give every rank the whole model; average the buffers."""
+        if not self.is_whole:
+            self.replica.point_at(self.model())
+            self.is_whole = True
+        super().finish()
+
+    # Gathering a block
+
+    def begin_to_gather(self, block: Block) -> None:
+        """Send this rank's chunk to all, beginning with the right neighbour."""
+        N, r = self.transport.world_size, self.transport.rank
+        self.begun[block.name] = self.transport.now()
+        for i in range(1, N):
+            self.lent.append(self.transport.isend(self.x[block.place], (r + i) % N, f"gather {block.name}"))
+
+    def gathered(self, block: Block) -> torch.Tensor:
+        """Return the block's parameters [n], when all chunks have come."""
+        transport = self.transport
+        if block.name not in self.begun:
+            self.begin_to_gather(block)
+        waits = transport.now()
+        vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
+        chunks = block.cut(vector)
+        chunks[self.own].copy_(self.x[block.place])
+        for k in transport.peers:
+            transport.recv(k, f"gather {block.name}").copy_to(chunks[(k + 1) % transport.world_size])
+        begun = self.begun.pop(block.name)
+        self.hidden_s += waits - begun
+        self.on_the_way_s += transport.now() - begun
+        return vector
+
+    def free(self, block: Block) -> None:
+        """Forget the block's parameters."""
+        block.vector = None
+        self.replica.free(block)
+
+    def gather(self, block: Block) -> None:
+        """Give the parameters of the block memory, with the elements of all ranks."""
+        if block.vector is None:
+            block.vector = self.gathered(block)
+            self.replica.give(block, block.vector)
+        if self.prefetch and self.turns and self.turns[0].name not in self.begun:
+            self.begin_to_gather(self.turns[0])
+
+    def wait_turn(self, block: Block, skip: Callable[[Block], None]) -> None:
+        """Gather the block, and before it those whose turn is before it: all ranks do, though some do not use them."""
+        if block in self.turns:  # else it was gathered before in this pass
+            while (first := self.turns.pop(0)) is not block:
+                self.gather(first)
+                skip(first)
+        self.gather(block)
+
+    # The passes
+
+    def begin_step(self, n_samples: int) -> None:
+        """See ShardedGradients; here the forward pass decides the order."""
+        self.n = n_samples
+
+    def begin_forward(self) -> None:
+        """A forward pass of the model begins."""
+        self.shard()
+        self.end_backward()
+        self.turns, self.used, self.skipped = list(self.order), [], set()
+        self.saving = saved_tensors_hooks(self.save, lambda saved: saved() if callable(saved) else saved)
+        self.saving.__enter__()
+
+    def enter(self, block: Block) -> None:
+        """Its forward pass begins."""
+        self.wait_turn(block, self.skip_forward)
+        self.used.append(block)
+
+    def skip_forward(self, block: Block) -> None:
+        """It was not used, or not yet."""
+        self.skipped.add(len(self.used))
+        self.used.append(block)
+        if block.module is not self.replica.model:
+            self.free(block)
+
+    def leave(self, block: Block) -> None:
+        """Its forward pass has ended."""
+        self.free(block)
+
+    def end_forward(self) -> None:
+        """The forward pass of the model has ended: what it did in which order is the order from now on."""
+        self.saving.__exit__()
+        while self.turns:
+            self.gather(block := self.turns.pop(0))
+            self.skip_forward(block)
+        if self.is_first:  # the order was a guess: what was skipped and then used is in it twice
+            self.used = [
+                block for k, block in enumerate(self.used) if k not in self.skipped or self.used.count(block) == 1
+            ]
+            self.is_first = False
+        self.order = self.used
+        self.begin_pass(dict.fromkeys(reversed(self.used)))
+        rest = [block for block in self.cut if block.module is self.replica.model]
+        self.turns = rest + [block for block in self.pending if block not in rest]
+
+    def enter_backward(self, block: Block) -> None:
+        """Its backward pass begins."""
+        self.wait_turn(block, self.skip_backward)
+
+    def skip_backward(self, block: Block) -> None:
+        """No gradient comes of it any more, unless it is the rest."""
+        if block.module is not self.replica.model:
+            block.missing.clear()
+            self.complete(block)
+
+    def complete(self, block: Block) -> None:
+        """See ShardedGradients; and free the block."""
+        self.free(block)
+        super().complete(block)
+
+    def end_backward(self) -> None:
+        """Gather what other ranks may have used, and free all."""
+        while self.turns:
+            self.gather(self.turns.pop(0))
+        for block in self.cut:
+            self.free(block)
+
+    def save(self, tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+        """Return what autograd is to keep for the backward pass: of gathered memory, how to find it again."""
+        address = tensor.untyped_storage().data_ptr()
+        for block in self.cut:
+            if block.vector is not None and block.vector.untyped_storage().data_ptr() == address:
+                place = tensor.size(), tensor.stride(), tensor.storage_offset()
+                return lambda: self.found(block, *place)
+        return tensor
+
+    def found(self, block: Block, *place: Any) -> torch.Tensor:
+        """Return a tensor that was saved, in the memory that its block has now."""
+        self.enter_backward(block)
+        assert block.vector is not None
+        return block.vector.as_strided(*place)
+
+    # The step
+
+    def step(self, n_samples: int) -> None:
+        """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block."""
+        self.shard()
+        self.end_backward()
+        self.reduce_rest(n_samples)
+        for work in self.lent:
+            work.wait()
+        self.lent.clear()
+        self.descent.step(self.g, self.total)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Strategy; all ranks call it, to gather x."""
+        return super().state_dict() | {"x": self.model()}

@@ -1,0 +1,124 @@
+"""Sharded gradients: each rank keeps 1/N of the gradient and of the optimizer's state (ZeRO stage 2).
+
+As soon as the backward pass has the gradients of a block of the model, a ring reduce-scatters them; each rank keeps the
+mean of its chunk and frees the others. (Rajbhandari et al., 2020, arXiv 1910.02054.)
+
+Rank r owns chunk (r + 1) mod N of each block. At the end it updates its chunks of x, and these travel to all: the bytes
+are those of the ring.
+
+All ranks reduce the blocks in one order, from the model's end: a block waits for those behind it. Where the optimizer
+sees tensors, such as muon, chunks are cut between these.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
+from strategies.common.base import Strategy
+from strategies.common.blocks import Block
+from strategies.common.traits import Cost, Traffic
+from transports.base import Work
+
+
+@dataclass(kw_only=True)
+class ShardedGradients(Strategy):
+    """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
+
+    block_modules: str = ""
+    """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
+    Sequential."""
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """For each of B blocks N - 1 chunks of the gradient, then N - 1 of x."""
+        ring = Traffic("2 (N - 1) B", "2 (N - 1) P / N")
+        return Cost(worker=ring, path=ring)
+
+    def setup(self) -> None:
+        """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""
+        N, replica, place = self.transport.world_size, self.replica, 0
+        self.own = (self.transport.rank + 1) % N
+        self.cut = replica.blocks(self.block_modules)
+        for block in self.cut:
+            block.chunks = self.descent.parts(N, block.part)
+            own = block.chunks[self.own]
+            block.place = slice(place, place := place + own.stop - own.start)
+        self.block_of = {i: block for block in self.cut for i in block.tensors}
+        dtype = replica.x.dtype
+        self.g = self.transport.allocate(place, dtype)  # of all its chunks, one after the other
+        self.bucket = self.transport.allocate(max(block.n for block in self.cut), dtype)
+        self.square = self.transport.allocate(1, dtype)
+        self.sent: list[Work] = []  # of which the bucket is not to be changed
+        self.n: int | None = None  # samples of this rank in the step, once they are known
+        self.begin_pass()
+        replica.on_gradient(self.take_gradient)
+        self.optimize()
+
+    def optimize(self) -> None:
+        """Give the optimizer this rank's chunks of x."""
+        self.descent.optimize(self.replica.x, parts=[block.chunks[self.own] for block in self.cut], norm=self.norm)
+
+    def begin_pass(self, order: Iterable[Block] | None = None) -> None:
+        """No gradient is complete. Blocks will be reduced in this order, by default from the end; the rest is last."""
+        rest = [block for block in self.cut if block.module is self.replica.model]
+        order = reversed(self.cut) if order is None else order
+        self.pending = [block for block in order if block not in rest] + rest
+        for block in self.cut:
+            block.missing = set(block.tensors)
+
+    def begin_step(self, n_samples: int) -> None:
+        """From now on reduce each block as soon as its gradients are complete."""
+        self.n = n_samples
+        self.begin_pass()
+
+    def take_gradient(self, i: int) -> None:
+        """During the backward pass: the gradient of parameter `i` is complete."""
+        block = self.block_of[i]
+        block.missing.discard(i)
+        if not block.missing:
+            self.complete(block)
+
+    def complete(self, block: Block) -> None:
+        """All gradients of a block are complete: reduce it, and those that waited for it."""
+        while self.n is not None and self.pending and not self.pending[0].missing:
+            self.reduce(self.pending.pop(0), self.n)
+
+    def reduce(self, block: Block, n: int) -> None:
+        """g of this rank's chunk of the block <- sum of n_k g_k / sum of n_k, over all ranks k; forget the others."""
+        for work in self.sent:
+            work.wait()
+        bucket = self.bucket[: block.n]
+        self.replica.take_gradients(block, bucket)
+        chunks = block.cut(bucket.mul_(n))
+        self.total, self.sent = reduce_scatter(chunks, self.transport, n)
+        self.g[block.place].copy_(chunks[self.own].div_(self.total))
+
+    def step(self, n_samples: int) -> None:
+        """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block; x <- the chunks of all."""
+        self.reduce_rest(n_samples)
+        self.descent.step(self.g, self.total)
+        sent = [
+            work for block in self.cut for work in all_gather(block.cut(self.replica.x[block.part]), self.transport)
+        ]
+        for work in sent:
+            work.wait()
+
+    def reduce_rest(self, n: int) -> None:
+        """Reduce the blocks that the backward pass has not: of all parameters without a gradient it is zero."""
+        self.replica.end_pass()
+        for block in self.pending:
+            self.reduce(block, n)
+        self.n = None
+        self.begin_pass()
+        self.replica.collected = True
+
+    def norm(self, g: torch.Tensor) -> torch.Tensor:
+        """Return the norm of the whole gradient, which the bound `--clip_norm` is for: an all-reduce of one number."""
+        self.square[0] = g.square().sum()
+        ring_all_reduce(self.square, self.transport)
+        return self.square[0].sqrt()
+
+    def finish(self) -> None:
+        """Average the buffers over the ranks."""
+        average(self.replica.b, self.transport)

@@ -18,10 +18,9 @@ import torch
 
 from launchers import launch, preload
 from lessons.judge import RANK, Game, draw
-from lessons.lab import Fault, Lab, Run, Vectors, counted, first
+from lessons.lab import Fault, Lab, Run, Vectors, counted, first, is_spoiled
 from lessons.labs import LABS
 from lessons.source import Source
-from lessons.transport import is_spoiled
 from records.errors import RunFailed
 from transports.base import PeerLost, Transport
 

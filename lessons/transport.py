@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lessons.lab import Fault, Sent
+from lessons.lab import SPOILED, Fault, Sent
 from transports.base import Message, Work
 from transports.messages import Delivered, as_vector
 from virtual_time.transport import Simulated
@@ -12,21 +12,9 @@ from virtual_time.transport import Simulated
 if TYPE_CHECKING:
     from lessons.judge import Game
 
-# What a received vector holds after its release: bytes that no computation gives, and that a result of them keeps.
-_SPOILED = 0xFF  # in all bytes, that is a NaN whose bits are all set, the index -1, or 255
-_ALL_BUT_SIGN = {torch.float32: (torch.int32, 2**31 - 1), torch.float64: (torch.int64, 2**63 - 1)}
-
 
 def _bits(vector: torch.Tensor) -> torch.Tensor:
     return as_vector(vector).view(torch.uint8)
-
-
-def is_spoiled(vector: torch.Tensor) -> bool:
-    """Whether an element is a NaN that came from a released vector: additions and multiplications keep its bits."""
-    if vector.dtype not in _ALL_BUT_SIGN:
-        return False
-    integers, ones = _ALL_BUT_SIGN[vector.dtype]
-    return bool(((vector.contiguous().view(integers) & ones) == ones).any())
 
 
 def _check_tags(tags: tuple[Any, ...]) -> None:
@@ -96,7 +84,7 @@ class LabTransport:
             assert isinstance(sender, Simulated)
             sender.wake(self._simulated.now())
             if vector is not None:
-                _bits(vector).fill_(_SPOILED)  # its sender may write there from here on
+                _bits(vector).fill_(SPOILED)  # its sender may write there from here on
 
         message = Message(sent.rank, sent.tag, vector, received.object, received.nbytes, received.n, give_back)
         message._receiver = self

@@ -68,8 +68,7 @@ class Ring(Lab):
 
 def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
     """All-reduce the input's vector once; return it. Raises Fault."""
-    vector = transport.allocate(case.length, case.dtype)
-    vector.copy_(inputs["vector"])
+    vector = transport.allocate(case.length, case.dtype).copy_(inputs["vector"])
     returned = yours.all_reduce(transport, vector)
     check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
     return {"vector": vector}

@@ -8,18 +8,18 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
 from greenlet import GreenletExit
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors, first
+from lessons.lab import BANDWIDTH, LATENCY, SPOILED, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
-from lessons.transport import LabTransport
 from records.errors import RunFailed
-from transports.base import ANY, PeerLost, Transport
-from transports.messages import as_vector
+from transports.base import ANY, Message, PeerLost, Transport, Work
+from transports.messages import Delivered, as_vector
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.ranks import Deadlock
@@ -139,3 +139,137 @@ class Game:
     def _sending(self, message: Sent) -> str:
         at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
         return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"
+
+
+# What a student's function gets
+
+
+def _bits(vector: torch.Tensor) -> torch.Tensor:
+    return as_vector(vector).view(torch.uint8)
+
+
+def _check_tags(tags: tuple[Any, ...]) -> None:
+    if not tags or not all(isinstance(one, str) for one in tags):
+        raise TypeError(f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tags!r}")
+
+
+class LabTransport:
+    """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
+
+    def __init__(self, game: "Game", simulated: Simulated) -> None:
+        self.rank = simulated.rank
+        self.world_size = simulated.world_size
+        self.peers = [*simulated.peers]
+        self._game, self._simulated = game, simulated
+        self._memory: list[torch.Tensor] = []  # what was allocated
+        self._pending: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what others may read, and what it was
+        self._held: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what this rank may read, likewise
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return a zeroed vector [numel] whose slices peers read in place."""
+        self._memory.append(torch.zeros(numel, dtype=dtype))
+        return self._memory[-1]
+
+    def isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
+        """Send a tensor or an object, and the number `n` beside it, to rank `dst`; return at once.
+
+        A slice of an allocated vector is not to be changed until the Work is done; any other tensor is copied first.
+        """
+        if not isinstance(dst, int):
+            raise TypeError(f"isend(tensor, dst, tag): dst is a {type(dst).__name__}; expected a rank")
+        _check_tags((tag,))
+        vector = as_vector(value.detach()).clone() if isinstance(value, torch.Tensor) else None
+        if vector is None and not self._game.lab.carries_objects:
+            given = f"a {type(value).__name__}"
+            if value is None:
+                given = "None, which is what functions that work in place return"
+            raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
+        self.look()
+        span, game, sent = None if vector is None else self._span(value), self._game, self._simulated.now()
+        before = self._simulated.bytes_sent.total()
+        self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
+        message = Sent(self.rank, len(game.run.of_rank(self.rank)) + 1, dst, tag, vector, span,
+                       self._simulated.bytes_sent.total() - before, game.rounds[self.rank] + 1, sent,
+                       number=next(game.numbers))  # fmt: skip
+        game.run.sent.append(message)
+        game.on_the_way[self.rank, dst, tag].append(message)
+        if span is None:
+            return Delivered()
+        self._pending.append((message, value, _bits(value).clone()))
+        return _OnTheWay(self, message)
+
+    def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
+        """Return the next message with `tag`, or one of several, of rank `src`, or of ANY; wait for it."""
+        _check_tags(tag if isinstance(tag, tuple) else (tag,))
+        self.look()
+        received = self._simulated.recv(src, tag)
+        sent = self._game.on_the_way[received.src, self.rank, received.tag].popleft()
+        sent.arrived, sent.taken = self._simulated.now(), next(self._game.numbers)
+        self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
+        received.release()
+        if (vector := received.tensor) is not None:
+            received._receiver, received._give_back = self._simulated, partial(self._give_back, sent, vector)
+            self._held.append((sent, vector, _bits(vector).clone()))
+        return received
+
+    def _give_back(self, sent: Sent, vector: torch.Tensor) -> None:
+        """Let its sender write into a received vector from here on."""
+        self.look()
+        self._held = [one for one in self._held if one[0] is not sent]
+        sent.released = True
+        sender = self._simulated.ranks.transports[sent.rank]
+        assert isinstance(sender, Simulated)
+        sender.wake(self._simulated.now())
+        _bits(vector).fill_(SPOILED)
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so many virtual seconds."""
+        self._simulated.sleep(seconds)
+
+    def wait_for(self, message: Sent) -> None:
+        """Wait until a message has been read."""
+        self.look()
+        while not message.released:
+            self._game.to_be_read[self.rank] = message
+            self._simulated.wait_for(message.dst, (), message.tag)
+        self._game.to_be_read.pop(self.rank, None)
+
+    def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return where a slice lies: the number of its vector, its first element, one past its last."""
+        for i, vector in enumerate(self._memory):
+            same = value.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
+            if same and value.is_contiguous() and value.dtype == vector.dtype:
+                start = int(value.storage_offset())
+                return i, start, start + value.numel()
+        return None
+
+    def look(self) -> None:
+        """Note changes of memory in use: of sent messages until their release, of received ones while they are held.
+
+        Raises Fault for the latter.
+        """
+        self._pending = [one for one in self._pending if not one[0].released]
+        for message, now, then in self._pending:
+            if message.became is None and not torch.equal(_bits(now), then):
+                self._game.note_change(message, now)
+        for message, now, then in self._held:
+            if message.span and not torch.equal(_bits(now), then):  # without one it is a copy, which nobody else reads
+                raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
+                                      f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "
+                                      "own")  # fmt: skip
+
+
+class _OnTheWay(Work):
+    """A slice that is read where it is."""
+
+    def __init__(self, transport: LabTransport, message: Sent) -> None:
+        self._transport, self._message = transport, message
+
+    @property
+    def done(self) -> bool:
+        """See Work."""
+        return self._message.released
+
+    def wait(self) -> None:
+        """See Work."""
+        self._transport.wait_for(self._message)

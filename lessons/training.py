@@ -32,7 +32,10 @@ def train_digits(strategy: Strategy, compute: str = "10ms", **options: Any) -> t
     with tempfile.TemporaryDirectory() as folder:
         of_links = {"bandwidth": "1gbit", "latency": "50us"}
         given = Options(strategy=strategy, results_dir=folder, **of_links | options)
-        table = simulate.simulate(given, ClusterOptions(compute=compute), quiet=True).table
+        try:
+            table = simulate.simulate(given, ClusterOptions(compute=compute), quiet=True).table
+        except RunFailed as error:
+            raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
         (record,) = Path(folder).glob("*.json")
         return table, json.loads(record.read_text(encoding="utf-8"))
 
@@ -55,10 +58,7 @@ def train(report: Report, strategy: Strategy, n_gpus: int = 4, **changes: Any) -
     with tempfile.TemporaryDirectory() as folder:
         given = Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes)
         alone = run(given, quiet=True)
-    try:
-        yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
-    except RunFailed as error:
-        raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
+    yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
     tables_by_name = {f"{n_gpus} ranks, by yours": yours, "one process": alone}
     return "\n".join(f"{name:<18}  {100 * accuracy_of(table):.1f} % of the held-out digits after {EPOCHS} epochs"
                      for name, table in tables_by_name.items())  # fmt: skip

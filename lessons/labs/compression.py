@@ -238,7 +238,7 @@ def _wrong_means(run: Run, rank: int, s: int) -> Iterator[str]:
         yield (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "
                "codes have an element in common, add")  # fmt: skip
     if found := coefficients(mean, list(codes)):
-        text = describe(found, [f"the code of rank {one}" for one in range(N)])
+        text = describe(found, "the code of rank")
         yield f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
     i = int((mean - total / N).abs().argmax())
     yield f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"

@@ -25,7 +25,6 @@ class Served:
 
     def __init__(self, run: Run) -> None:
         P, server, workers = run.case.length, run.results[0], range(1, run.case.n)
-        self.run = run
         self.before = server["before"].reshape(-1, P)  # [updates + 1, P]: x before each update, and at the end
         self.used = server["used"].reshape(-1, P)  # [updates, P]
         self.staleness = [int(late) if late.is_integer() else late for late in server["staleness"].tolist()]
@@ -51,9 +50,7 @@ def explain_serve(run: Run, s: int | None) -> Iterator[str]:
         found = [k for k, part in parts.items() if is_close(g, part)]
         if not found:
             made_of = coefficients(g, list(parts.values())) if parts else None
-            text = (
-                describe(made_of, [f"g of rank {k}" for k in parts]) if made_of else "what is no worker's next gradient"
-            )
+            text = describe(made_of, "g of rank", parts) if made_of else "what is no worker's next gradient"
             yield (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; "
                    "expected one update with each gradient, as it came")  # fmt: skip
         seen.made[found[0], due[found[0]]] = i + 1
@@ -140,9 +137,8 @@ def _explain_wait(
             yield f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
         elif ahead <= s:
             of = "the slowest" if present == set(taken) else "the slowest that is still at work"
-            text = (
-                f"rank {k} is held back, though it is {counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
-            )
+            steps = counted(ahead, "step")
+            text = f"rank {k} is held back, though it is {steps} ahead of {of}, and s = {s} allows that"
             if last.tag != "gradient":
                 yield f"{text} since rank {last.rank} has said goodbye and left"
             elif k != last.rank:
@@ -191,9 +187,8 @@ def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: 
         if _is_same(found[t], x[t]):
             continue
         due = max(t - 1 - tau, 0)
-        expected = (
-            f"expected that at x_{due}, {f'{tau} before x_{t - 1}' if t > tau else 'since before x_0 there was x_0'}"
-        )
+        why = f"{tau} before x_{t - 1}" if t > tau else "since before x_0 there was x_0"
+        expected = f"expected that at x_{due}, {why}"
         if _is_same(found[t], x[t - 1]):
             yield f"{begin}: x_{t} was made with no gradient; {expected}"
         for u in range(t):

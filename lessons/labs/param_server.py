@@ -127,7 +127,7 @@ def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
         return "the server took the sum of the gradients; expected their mean"
     if are_all(found, 1 / n):
         return f"the server divided by {n}; there are {n - 1} gradients, since rank 0 has none"
-    text = describe(found, [f"g of rank {k}" for k in range(1, n)])
+    text = describe(found, "g of rank", range(1, n))
     return f"the server's gradient was {text}; expected the mean of all {n - 1}"
 
 

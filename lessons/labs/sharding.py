@@ -151,7 +151,7 @@ def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> I
         begin = f"updated chunk {c} with"
         if found and are_all(found, 1):
             yield f"{begin} the sum of the gradients; expected their mean: divide by {n}, once"
-        what = describe(found, [f"g of rank {k}" for k in range(n)]) if found else "something else"
+        what = describe(found, "g of rank") if found else "something else"
         yield f"{begin} {what}; expected the mean of all {n}{_where_finished(run, rank, s, mean, c)}"
 
 

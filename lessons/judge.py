@@ -93,13 +93,6 @@ class Game:
             raise self.fault from error
         return result, transport.messages_sent.total(), transport.bytes_sent.total(), transport.now()
 
-    def note_change(self, message: Sent, vector: torch.Tensor) -> None:
-        """Note that a rank changed a message on its way. The run goes on: a later fault may explain the change."""
-        message.became = as_vector(vector).clone()
-        done = "received" if message.arrived is None else "released"
-        text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
-        self.run.damage = self.run.damage or f"{self._sending(message)}, {text}"
-
     def label(self, message: Sent) -> str:
         """Return what a message carries, in the lab's words."""
         return self.lab.label(message, self.case)
@@ -107,7 +100,7 @@ class Game:
     # What is wrong
 
     def _explain_unread(self, message: Sent) -> Fault:
-        text = f"{self._sending(message)}, which never received it"
+        text = f"{self.sending(message)}, which never received it"
         return Fault("unread", first(self.lab.explain_unread(self.run, message)) or text)
 
     def _explain_unreleased(self, message: Sent) -> Fault:
@@ -136,7 +129,8 @@ class Game:
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
         return self._explain_unread(next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None))
 
-    def _sending(self, message: Sent) -> str:
+    def sending(self, message: Sent) -> str:
+        """Return who sent what to whom, and where in the run."""
         at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
         return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"
 
@@ -156,14 +150,11 @@ def _check_tags(tags: tuple[Any, ...]) -> None:
 class LabTransport:
     """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
 
-    def __init__(self, game: "Game", simulated: Simulated) -> None:
-        self.rank = simulated.rank
-        self.world_size = simulated.world_size
-        self.peers = [*simulated.peers]
+    def __init__(self, game: Game, simulated: Simulated) -> None:
+        self.rank, self.world_size, self.peers = simulated.rank, simulated.world_size, [*simulated.peers]
         self._game, self._simulated = game, simulated
         self._memory: list[torch.Tensor] = []  # what was allocated
-        self._pending: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what others may read, and what it was
-        self._held: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what this rank may read, likewise
+        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what is being read, and what it was
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] whose slices peers read in place."""
@@ -180,9 +171,8 @@ class LabTransport:
         _check_tags((tag,))
         vector = as_vector(value.detach()).clone() if isinstance(value, torch.Tensor) else None
         if vector is None and not self._game.lab.carries_objects:
-            given = f"a {type(value).__name__}"
-            if value is None:
-                given = "None, which is what functions that work in place return"
+            none = "None, which is what functions that work in place return"
+            given = none if value is None else f"a {type(value).__name__}"
             raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
         self.look()
         span, game, sent = None if vector is None else self._span(value), self._game, self._simulated.now()
@@ -195,7 +185,7 @@ class LabTransport:
         game.on_the_way[self.rank, dst, tag].append(message)
         if span is None:
             return Delivered()
-        self._pending.append((message, value, _bits(value).clone()))
+        self._in_use.append((message, value, _bits(value).clone()))
         return _OnTheWay(self, message)
 
     def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
@@ -209,13 +199,12 @@ class LabTransport:
         received.release()
         if (vector := received.tensor) is not None:
             received._receiver, received._give_back = self._simulated, partial(self._give_back, sent, vector)
-            self._held.append((sent, vector, _bits(vector).clone()))
+            self._in_use.append((sent, vector, _bits(vector).clone()))
         return received
 
     def _give_back(self, sent: Sent, vector: torch.Tensor) -> None:
         """Let its sender write into a received vector from here on."""
         self.look()
-        self._held = [one for one in self._held if one[0] is not sent]
         sent.released = True
         sender = self._simulated.ranks.transports[sent.rank]
         assert isinstance(sender, Simulated)
@@ -225,14 +214,6 @@ class LabTransport:
     def sleep(self, seconds: float) -> None:
         """Do nothing for so many virtual seconds."""
         self._simulated.sleep(seconds)
-
-    def wait_for(self, message: Sent) -> None:
-        """Wait until a message has been read."""
-        self.look()
-        while not message.released:
-            self._game.to_be_read[self.rank] = message
-            self._simulated.wait_for(message.dst, (), message.tag)
-        self._game.to_be_read.pop(self.rank, None)
 
     def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
         """Return where a slice lies: the number of its vector, its first element, one past its last."""
@@ -244,19 +225,23 @@ class LabTransport:
         return None
 
     def look(self) -> None:
-        """Note changes of memory in use: of sent messages until their release, of received ones while they are held.
+        """Note changes of messages until their release. Of sent ones: a later fault may explain the change.
 
-        Raises Fault for the latter.
+        Raises Fault for those of received ones.
         """
-        self._pending = [one for one in self._pending if not one[0].released]
-        for message, now, then in self._pending:
-            if message.became is None and not torch.equal(_bits(now), then):
-                self._game.note_change(message, now)
-        for message, now, then in self._held:
-            if message.span and not torch.equal(_bits(now), then):  # without one it is a copy, which nobody else reads
+        self._in_use = [one for one in self._in_use if not one[0].released]
+        for message, now, then in self._in_use:
+            if not message.span or torch.equal(_bits(now), then):
+                continue  # without a span it is a copy, which nobody else reads
+            if message.rank != self.rank:
                 raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
                                       f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "
                                       "own")  # fmt: skip
+            if message.became is None:
+                message.became = as_vector(now).clone()
+            done = "received" if message.arrived is None else "released"
+            text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
+            self._game.run.damage = self._game.run.damage or f"{self._game.sending(message)}, {text}"
 
 
 class _OnTheWay(Work):
@@ -272,4 +257,9 @@ class _OnTheWay(Work):
 
     def wait(self) -> None:
         """See Work."""
-        self._transport.wait_for(self._message)
+        transport, message, to_be_read = self._transport, self._message, self._transport._game.to_be_read
+        transport.look()
+        while not message.released:
+            to_be_read[transport.rank] = message
+            transport._simulated.wait_for(message.dst, (), message.tag)
+        to_be_read.pop(transport.rank, None)

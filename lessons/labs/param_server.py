@@ -138,9 +138,9 @@ def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
         if any(is_close(one.became, xs[s]) for one in run.of_rank(0)):
             return "rank 0 sent x and then updated it: send x after the update"
         return f"rank {rank} holds the x from before the step; expected the server's new x: copy it into x"
-    found = coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]) if run.case.length >= 2 else None
-    own = f"rank {rank} has made a step with its own gradient besides; only the server updates"
-    return own if found is not None else f"rank {rank} holds another x than the server"
+    if coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]):
+        return f"rank {rank} has made a step with its own gradient besides; only the server updates"
+    return f"rank {rank} holds another x than the server"
 
 
 def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:

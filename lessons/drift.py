@@ -102,10 +102,7 @@ def measure(plan: Plan, one_process: OneProcess, average: Average, verify: Verif
 def compare(
     report: Report, plan: Plan, one_process: OneProcess, verify: Verify, averages: dict[str, Average]
 ) -> Shown | str:
-    """Return what became of each way to average, and a picture of the distances; the first way also in float64.
-
-    Only if `report` says that the functions are right: a training by others could hang.
-    """
+    """Return what became of each way to average, and a picture of the distances; the first way also in float64."""
     if not report.right:
         return NOT_TRAINED
     found = {name: measure(plan, one_process, average, verify, torch.float32) for name, average in averages.items()}

@@ -60,9 +60,7 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[R
 def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
     """Play all cases, then a small one in all orders, up to the first fault; return the last one, and the fault.
 
-    Report each one before it begins.
-
-    Each rank loads the functions for itself, so that none sees another's globals.
+    Report each one before it begins. Each rank loads the functions for itself, so that none sees another's globals.
     """
     yours: list[SimpleNamespace] = []
     for case in (*lab.cases, lab.scored):

@@ -1,7 +1,6 @@
 """The digits by a student's server: what a learning rate gives with more and more workers, and so with later gradients.
 
-In virtual time, on pictures of digits, every worker with batches of the same size. Nothing is trained by functions that
-a report does not say to be right: they could hang.
+In virtual time, on pictures of digits, every worker with batches of the same size.
 """
 
 from collections.abc import Callable

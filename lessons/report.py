@@ -74,7 +74,6 @@ class Report:
         return [*lines, f"({self.lab.scored}, at 1 Gbit/s and 50 us)"]
 
     def _repr_html_(self) -> str:
-        """Show all of it in a notebook's cell."""
         colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
         word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
         verdict = html.escape(self.verdict).replace("\n", "<br>")

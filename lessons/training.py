@@ -1,6 +1,7 @@
 """Train networks on the digits by a student's functions, in virtual time. Raises UsageError, RunFailed.
 
-Nothing is trained by functions that a report does not say to be right: they could hang.
+Nothing is trained, here and in `rates` and `drift`, by functions that a report does not say to be right: they could
+hang.
 """
 
 import json

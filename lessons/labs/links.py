@@ -92,7 +92,6 @@ def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
 
 
 def _explain_vector(run: Run, rank: int) -> Iterator[str]:
-    """Yield what a wrong result of the all-reduce is made of."""
     case = run.case
     begin = f"all_reduce: {case}: rank {rank} ends with"
     found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])

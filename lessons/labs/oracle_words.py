@@ -103,7 +103,6 @@ def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: to
 
 
 def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Sequence[range]) -> Iterator[str]:
-    """Yield what is wrong with step s, of the parts of the ranks."""
     if s >= len(batches):
         yield f"there is a step {s}, and the samples, 0 to {batches[-1][-1]}, are used up after step {s - 1}"
     batch = batches[s]

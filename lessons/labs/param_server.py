@@ -108,7 +108,6 @@ class Server(Lab):
 
 
 def _explain_updates(run: Run, s: int) -> Iterator[str]:
-    """Yield that the server made another number of updates than one in step s."""
     made = len(run.results[0][f"used{s}"])
     if made != 1:
         yield (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
@@ -132,7 +131,6 @@ def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
 
 
 def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
-    """Return what a worker holds instead of the server's x."""
     x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
     if is_close(x, xs[s - 1]):
         if any(is_close(one.became, xs[s]) for one in run.of_rank(0)):

@@ -75,7 +75,6 @@ def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: V
 
 
 def _explain_result(run: Run, rank: int) -> Iterator[str]:
-    """Yield what a wrong result is made of, chunk by chunk."""
     case, result = run.case, run.results[rank]["vector"]
     begin = f"{case}: rank {rank} ends with"
     if not torch.isfinite(result).all():

@@ -168,7 +168,6 @@ def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: in
 
 
 def _wrong_parts(run: Run, s: int) -> Iterator[str]:
-    """Yield which elements no rank has updated in a step, or several have."""
     updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
     for missing in _elements(~updated.any(0)):
         yield f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
@@ -188,7 +187,6 @@ def _elements(which: torch.Tensor) -> Iterator[str]:
 
 
 def _wrong_x(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
-    """Yield what a rank holds in place of the x of one process."""
     result, mean = run.results[rank], mean_gradient(run.inputs, xs[s - 1])
     for c, (start, stop) in enumerate(chunk_spans(run.case)):
         x, old = result[f"x{s}"][start:stop], xs[s - 1][start:stop]

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from lessons.judge import launch
-from lessons.picture import Shown, new_picture
-from lessons.report import Report
+from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED
 from transports.base import Transport
 from workloads.datasets import load

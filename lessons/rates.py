@@ -12,8 +12,7 @@ import torch
 
 from lessons.lab import counted
 from lessons.not_waiting import Mine
-from lessons.picture import Shown, new_picture
-from lessons.report import Report
+from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED, accuracy_of, train_digits
 from records.errors import RunFailed
 

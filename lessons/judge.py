@@ -5,7 +5,6 @@ Every rank is a coroutine of this process. `processes.py` runs the judge in a pr
 
 import random
 import re
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -48,7 +47,6 @@ class Game:
     def __init__(self, lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> None:
         self.lab, self.yours, self.run, self.source = lab, yours, run, source
         self.case = run.case
-        self.on_the_way = defaultdict[tuple[int, int, str], deque[Sent]](deque)  # by source, destination, tag, in order
         self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
         self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
@@ -182,7 +180,6 @@ class LabTransport:
                        self._simulated.bytes_sent.total() - before, game.rounds[self.rank] + 1, sent,
                        number=next(game.numbers))  # fmt: skip
         game.run.sent.append(message)
-        game.on_the_way[self.rank, dst, tag].append(message)
         if span is None:
             return Delivered()
         self._in_use.append((message, value, _bits(value).clone()))
@@ -193,7 +190,8 @@ class LabTransport:
         _check_tags(tag if isinstance(tag, tuple) else (tag,))
         self.look()
         received = self._simulated.recv(src, tag)
-        sent = self._game.on_the_way[received.src, self.rank, received.tag].popleft()
+        sent = next(one for one in self._game.run.of_rank(received.src)
+                    if (one.dst, one.tag) == (self.rank, received.tag) and not one.taken)  # fmt: skip
         sent.arrived, sent.taken = self._simulated.now(), next(self._game.numbers)
         self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
         received.release()

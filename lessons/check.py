@@ -43,9 +43,8 @@ from tyro.conf import Positional
 from lessons.judge import Game
 from lessons.lab import Lab, Run, first
 from lessons.labs import LABS
-from lessons.picture import picture_bytes
 from lessons.processes import play_apart, play_on_processes
-from lessons.report import Report
+from lessons.report import Report, picture_bytes
 from lessons.source import Source
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from lessons.judge import launch
-from lessons.picture import Shown, new_picture
-from lessons.report import Report
+from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED
 from transports.base import Transport
 from workloads.datasets import load
@@ -52,6 +51,7 @@ class Softmax:
         held_out, self.held_out_labels = data.fetch(torch.arange(data.n_test), "test", dtype=dtype)
         self.pixels, self.held_out = pixels.flatten(1), held_out.flatten(1)
         self.x = torch.zeros(self.pixels.shape[1] * _N_CLASSES + _N_CLASSES, dtype=dtype)
+        self.xs: list[torch.Tensor] = []  # after each step
 
     def gradient(self, samples: Sequence[int]) -> torch.Tensor:
         """Return the mean gradient over these training samples: a sum, divided by their number, 0 / 0 if none."""
@@ -63,6 +63,7 @@ class Softmax:
     def update(self, g: torch.Tensor) -> None:
         """Make one step: x <- x - lr g."""
         self.x = self.x - LR * g
+        self.xs.append(self.x)
 
     def accuracy(self) -> float:
         """Return the part of the held-out digits that x tells right."""
@@ -77,29 +78,21 @@ def measure(plan: Plan, one_process: OneProcess, average: Average, verify: Verif
     """Train by ranks and by one process on a plan, several epochs long."""
     whole = [*plan] * EPOCHS
     alone = Softmax(dtype)
-    oracle: list[torch.Tensor] = []
+    one_process(whole, alone.gradient, alone.update)
 
-    def update(g: torch.Tensor) -> None:
-        alone.update(g)
-        oracle.append(alone.x)
-
-    one_process(whole, alone.gradient, update)
-
-    def be(transport: Transport) -> tuple[list[torch.Tensor], float]:
+    def be(transport: Transport) -> Softmax:
         mine = Softmax(dtype)
         g = transport.allocate(mine.x.numel(), dtype)
-        xs = []
         for parts in whole:
             part = parts[transport.rank]
             average(transport, g.copy_(mine.gradient(part)), len(part))
             mine.update(g)
-            xs.append(mine.x)
-        return xs, mine.accuracy()
+        return mine
 
     ranks = launch(be, len(plan[0]))
     tolerance = TOLERANCE if dtype == torch.float32 else TOLERANCE**2
-    drift = Drift([], [], ranks[0][1])
-    for right, *xs in zip(oracle, *(xs for xs, _ in ranks), strict=True):
+    drift = Drift([], [], ranks[0].accuracy())
+    for right, *xs in zip(alone.xs, *(one.xs for one in ranks), strict=True):
         drift.distances.append(max(float((x - right).abs().max()) for x in xs) / float(right.abs().max()))
         drift.verified.append(verify(xs, right, tolerance))
     return drift
@@ -108,10 +101,7 @@ def measure(plan: Plan, one_process: OneProcess, average: Average, verify: Verif
 def compare(
     report: Report, plan: Plan, one_process: OneProcess, verify: Verify, averages: dict[str, Average]
 ) -> Shown | str:
-    """Return what became of each way to average, and a picture of the distances; the first way also in float64.
-
-    Only if `report` says that the functions are right: a training by others could hang.
-    """
+    """Return what became of each way to average, and a picture of the distances; the first way also in float64."""
     if not report.right:
         return NOT_TRAINED
     found = {name: measure(plan, one_process, average, verify, torch.float32) for name, average in averages.items()}

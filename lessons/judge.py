@@ -5,21 +5,20 @@ Every rank is a coroutine of this process. `processes.py` runs the judge in a pr
 
 import random
 import re
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
 from greenlet import GreenletExit
 
-from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors, first
+from lessons.lab import BANDWIDTH, LATENCY, SPOILED, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
-from lessons.transport import LabTransport
 from records.errors import RunFailed
-from transports.base import ANY, PeerLost, Transport
-from transports.messages import as_vector
+from transports.base import ANY, Message, PeerLost, Transport, Work
+from transports.messages import Delivered, as_vector
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.ranks import Deadlock
@@ -48,7 +47,6 @@ class Game:
     def __init__(self, lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> None:
         self.lab, self.yours, self.run, self.source = lab, yours, run, source
         self.case = run.case
-        self.on_the_way = defaultdict[tuple[int, int, str], deque[Sent]](deque)  # by source, destination, tag, in order
         self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
         self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
@@ -93,13 +91,6 @@ class Game:
             raise self.fault from error
         return result, transport.messages_sent.total(), transport.bytes_sent.total(), transport.now()
 
-    def note_change(self, message: Sent, vector: torch.Tensor) -> None:
-        """Note that a rank changed a message on its way. The run goes on: a later fault may explain the change."""
-        message.became = as_vector(vector).clone()
-        done = "received" if message.arrived is None else "released"
-        text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
-        self.run.damage = self.run.damage or f"{self._sending(message)}, {text}"
-
     def label(self, message: Sent) -> str:
         """Return what a message carries, in the lab's words."""
         return self.lab.label(message, self.case)
@@ -107,7 +98,7 @@ class Game:
     # What is wrong
 
     def _explain_unread(self, message: Sent) -> Fault:
-        text = f"{self._sending(message)}, which never received it"
+        text = f"{self.sending(message)}, which never received it"
         return Fault("unread", first(self.lab.explain_unread(self.run, message)) or text)
 
     def _explain_unreleased(self, message: Sent) -> Fault:
@@ -136,6 +127,137 @@ class Game:
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
         return self._explain_unread(next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None))
 
-    def _sending(self, message: Sent) -> str:
+    def sending(self, message: Sent) -> str:
+        """Return who sent what to whom, and where in the run."""
         at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
         return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"
+
+
+# What a student's function gets
+
+
+def _bits(vector: torch.Tensor) -> torch.Tensor:
+    return as_vector(vector).view(torch.uint8)
+
+
+def _check_tags(tags: tuple[Any, ...]) -> None:
+    if not tags or not all(isinstance(one, str) for one in tags):
+        raise TypeError(f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tags!r}")
+
+
+class LabTransport:
+    """What a student's function gets: `rank`, `world_size`, and the methods below, which are those of a `Transport`."""
+
+    def __init__(self, game: Game, simulated: Simulated) -> None:
+        self.rank, self.world_size, self.peers = simulated.rank, simulated.world_size, [*simulated.peers]
+        self._game, self._simulated = game, simulated
+        self._memory: list[torch.Tensor] = []  # what was allocated
+        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what is being read, and what it was
+
+    def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return a zeroed vector [numel] whose slices peers read in place."""
+        self._memory.append(torch.zeros(numel, dtype=dtype))
+        return self._memory[-1]
+
+    def isend(self, value: Any, dst: int, tag: str, n: int = 0) -> Work:
+        """Send a tensor or an object, and the number `n` beside it, to rank `dst`; return at once.
+
+        A slice of an allocated vector is not to be changed until the Work is done; any other tensor is copied first.
+        """
+        if not isinstance(dst, int):
+            raise TypeError(f"isend(tensor, dst, tag): dst is a {type(dst).__name__}; expected a rank")
+        _check_tags((tag,))
+        vector = as_vector(value.detach()).clone() if isinstance(value, torch.Tensor) else None
+        if vector is None and not self._game.lab.carries_objects:
+            none = "None, which is what functions that work in place return"
+            given = none if value is None else f"a {type(value).__name__}"
+            raise TypeError(f"isend(tensor, dst, tag) was given {given}; expected a tensor")
+        self.look()
+        span, game, sent = None if vector is None else self._span(value), self._game, self._simulated.now()
+        before = self._simulated.bytes_sent.total()
+        self._simulated.isend(value if vector is None else vector, dst, tag, n=n)
+        message = Sent(self.rank, len(game.run.of_rank(self.rank)) + 1, dst, tag, vector, span,
+                       self._simulated.bytes_sent.total() - before, game.rounds[self.rank] + 1, sent,
+                       number=next(game.numbers))  # fmt: skip
+        game.run.sent.append(message)
+        if span is None:
+            return Delivered()
+        self._in_use.append((message, value, _bits(value).clone()))
+        return _OnTheWay(self, message)
+
+    def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
+        """Return the next message with `tag`, or one of several, of rank `src`, or of ANY; wait for it."""
+        _check_tags(tag if isinstance(tag, tuple) else (tag,))
+        self.look()
+        received = self._simulated.recv(src, tag)
+        sent = next(one for one in self._game.run.of_rank(received.src)
+                    if (one.dst, one.tag) == (self.rank, received.tag) and not one.taken)  # fmt: skip
+        sent.arrived, sent.taken = self._simulated.now(), next(self._game.numbers)
+        self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
+        received.release()
+        if (vector := received.tensor) is not None:
+            received._receiver, received._give_back = self._simulated, partial(self._give_back, sent, vector)
+            self._in_use.append((sent, vector, _bits(vector).clone()))
+        return received
+
+    def _give_back(self, sent: Sent, vector: torch.Tensor) -> None:
+        """Let its sender write into a received vector from here on."""
+        self.look()
+        sent.released = True
+        sender = self._simulated.ranks.transports[sent.rank]
+        assert isinstance(sender, Simulated)
+        sender.wake(self._simulated.now())
+        _bits(vector).fill_(SPOILED)
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so many virtual seconds."""
+        self._simulated.sleep(seconds)
+
+    def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
+        """Return where a slice lies: the number of its vector, its first element, one past its last."""
+        for i, vector in enumerate(self._memory):
+            same = value.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
+            if same and value.is_contiguous() and value.dtype == vector.dtype:
+                start = int(value.storage_offset())
+                return i, start, start + value.numel()
+        return None
+
+    def look(self) -> None:
+        """Note changes of messages until their release. Of sent ones: a later fault may explain the change.
+
+        Raises Fault for those of received ones.
+        """
+        self._in_use = [one for one in self._in_use if not one[0].released]
+        for message, now, then in self._in_use:
+            if not message.span or torch.equal(_bits(now), then):
+                continue  # without a span it is a copy, which nobody else reads
+            if message.rank != self.rank:
+                raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
+                                      f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "
+                                      "own")  # fmt: skip
+            if message.became is None:
+                message.became = as_vector(now).clone()
+            done = "received" if message.arrived is None else "released"
+            text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
+            self._game.run.damage = self._game.run.damage or f"{self._game.sending(message)}, {text}"
+
+
+class _OnTheWay(Work):
+    """A slice that is read where it is."""
+
+    def __init__(self, transport: LabTransport, message: Sent) -> None:
+        self._transport, self._message = transport, message
+
+    @property
+    def done(self) -> bool:
+        """See Work."""
+        return self._message.released
+
+    def wait(self) -> None:
+        """See Work."""
+        transport, message, to_be_read = self._transport, self._message, self._transport._game.to_be_read
+        transport.look()
+        while not message.released:
+            to_be_read[transport.rank] = message
+            transport._simulated.wait_for(message.dst, (), message.tag)
+        to_be_read.pop(transport.rank, None)

@@ -18,10 +18,9 @@ import torch
 
 from launchers import launch, preload
 from lessons.judge import RANK, Game, draw
-from lessons.lab import Fault, Lab, Run, Vectors, counted, first
+from lessons.lab import Fault, Lab, Run, counted, first, is_spoiled
 from lessons.labs import LABS
 from lessons.source import Source
-from lessons.transport import is_spoiled
 from records.errors import RunFailed
 from transports.base import PeerLost, Transport
 
@@ -61,9 +60,7 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[R
 def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
     """Play all cases, then a small one in all orders, up to the first fault; return the last one, and the fault.
 
-    Report each one before it begins.
-
-    Each rank loads the functions for itself, so that none sees another's globals.
+    Report each one before it begins. Each rank loads the functions for itself, so that none sees another's globals.
     """
     yours: list[SimpleNamespace] = []
     for case in (*lab.cases, lab.scored):
@@ -129,21 +126,18 @@ def _launch(lab: Lab, source: Source, on_report: Callable[[int, Any], None], rea
 
 def _run(transport: Transport, report: Callable[[Any], None], limit: tuple[str, float], lab_name: str, source: Source,
         real: Run | None) -> Any:  # fmt: skip
-    """Run all cases, or one rank of a real run; end this process if that takes too long."""
+    """Run all cases, or one rank of a real run, whose Fault it returns; end this process if that takes too long."""
     torch.set_num_threads(1)  # for short vectors more of them cost more than they help
     lab, printed = LABS[lab_name], _Printed(report)
     with _limited(*limit), redirect_stdout(printed), redirect_stderr(printed):
-        return _run_rank(transport, lab, source, real) if real else play_cases(lab, source, report)
-
-
-def _run_rank(transport: Transport, lab: Lab, source: Source, run: Run) -> Vectors | Fault:
-    """Run one rank; return its results, or its Fault."""
-    try:
-        return lab.run(source.load(lab.functions), transport, run.case, run.inputs[transport.rank])
-    except PeerLost as error:
-        return Fault("lost", str(error))
-    except BaseException as error:
-        return source.explain(error, f"{run.case}: rank {transport.rank}")
+        if not real:
+            return play_cases(lab, source, report)
+        try:
+            return lab.run(source.load(lab.functions), transport, real.case, real.inputs[transport.rank])
+        except PeerLost as error:
+            return Fault("lost", str(error))
+        except BaseException as error:
+            return source.explain(error, f"{real.case}: rank {transport.rank}")
 
 
 @contextmanager

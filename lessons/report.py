@@ -1,17 +1,23 @@
 """The report on a student's functions: the verdict, the score, the picture; for people and for programs."""
 
+import base64
 import html
+import io
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-from lessons import picture
-from lessons.lab import Figure, Lab, Run
+from lessons.lab import Figure, Lab, Run, counted
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
+_MOST = 200  # messages that are drawn of a run
+_LABELLED = 60  # a run of no more has the label of each message beside its arrow
+_LABELLED_ALIKE = 20  # the same, where all messages have one label
+_COLOURS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1", "#b3565f", "#4f8f97", "#8a7a4d", "#6b6b6b")
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +60,7 @@ class Report:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
-        return picture.draw(self.lab, self.yours, self.reference)
+        return draw(self.lab, self.yours, self.reference)
 
     # For people
 
@@ -74,7 +80,6 @@ class Report:
         return [*lines, f"({self.lab.scored}, at 1 Gbit/s and 50 us)"]
 
     def _repr_html_(self) -> str:
-        """Show all of it in a notebook's cell."""
         colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
         word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
         verdict = html.escape(self.verdict).replace("\n", "<br>")
@@ -84,7 +89,7 @@ class Report:
             if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):
                 parts.append("<p>Who sends what to whom is as in the reference: look at what is computed.</p>")
             about = f"The messages of your {self.lab.name} above, those of the reference below."
-            parts.append(picture.as_html(self.picture, about))
+            parts.append(as_html(self.picture, about))
         return "".join(parts)
 
     def _schedule(self, run: Run | None) -> list[tuple[int, int, int, str, int]]:
@@ -125,3 +130,83 @@ class Report:
 def shown(value: float) -> str:
     """Return a figure as people read it."""
     return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+
+
+# Pictures
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """Lines of text, and below them a picture, which `about` describes for those who cannot see it."""
+
+    text: str
+    picture: Picture
+    about: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>{as_html(self.picture, self.about)}"
+
+
+def as_html(figure: Picture, about: str) -> str:
+    """Return a figure as an image of HTML, with its description."""
+    data = base64.b64encode(picture_bytes(figure, "png")).decode()
+    return f'<img alt="{html.escape(about)}" style="max-width:100%" src="data:image/png;base64,{data}">'
+
+
+def picture_bytes(figure: Picture, kind: str) -> bytes:
+    """Return a figure as a file of this kind: png, svg, pdf."""
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, dpi=110)
+    return file.getvalue()
+
+
+def new_picture(**properties: Any) -> tuple[Picture, Axes]:
+    """Return a figure, and its axes with these properties."""
+    picture = Picture(figsize=(9, 3.4), layout="constrained")
+    axes = picture.subplots()
+    axes.set(**properties)
+    axes.spines[["top", "right"]].set_visible(False)
+    return picture, axes
+
+
+def draw(lab: Lab, yours: Run, reference: Run) -> Picture:
+    """Return a figure of two runs of one case on one clock, that of the longer one."""
+    figure = Picture(figsize=(10, 0.9 + 2 * (0.9 + 0.55 * yours.case.n)), layout="constrained")
+    # One colour for each label, in the order in which the reference sends.
+    labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])
+    colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
+    most = _LABELLED if len(labels) > 1 else _LABELLED_ALIKE
+    latest = 0.0
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, name, run in zip(panels, ("yours", "reference"), (yours, reference), strict=True):
+        drawn = run.sent[:_MOST]
+        for message in drawn:
+            label = lab.label(message, run.case)
+            colour, line = colours[label], "--" if message.arrived is None else "-"
+            # One that never arrived ends where it would have.
+            begin, end = 1000 * message.sent, 1000 * (message.arrived or message.sent + 1e-4)
+            latest = max(latest, end)
+            arrow = {"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, "color": colour, "linestyle": line}
+            axes.annotate("", (end, message.dst), (begin, message.rank), arrowprops=arrow)
+            if len(drawn) <= most:
+                # Near its beginning, where arrows that cross are apart.
+                x, y = begin + 0.2 * (end - begin), message.rank + 0.2 * (message.dst - message.rank)
+                box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour, "lw": 0.6}
+                axes.text(x, y, label.removeprefix("chunk "), fontsize=8, ha="center", va="center", color=colour,
+                          parse_math=False, bbox=box)  # fmt: skip
+        left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
+        of_all = f"{counted(len(run.sent), 'message')}{left_out}, {counted(run.rounds, 'round')} in the whole run"
+        legend = "; dashed: sent, never received" if any(one.arrived is None for one in drawn) else ""
+        axes.set_title(f"{name}: {of_all}{legend}", loc="left", fontsize=10)
+        axes.set(ylim=(run.case.n - 0.5, -0.5))
+        axes.set_yticks(range(run.case.n), [f"rank {rank}" for rank in range(run.case.n)])
+        axes.grid(axis="y", color="#dddddd")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[-1].set_xlim(-0.02 * latest, 1.02 * max(latest, 1e-3))
+    chunks = "; numbers are chunks where a message carries one" if any("chunk" in label for label in labels) else ""
+    alike = f"; each arrow carries {label}" if len(labels) == 1 else ""
+    panels[-1].set_xlabel(f"virtual milliseconds ({yours.case}){chunks}{alike}", parse_math=False)
+    return figure

@@ -1,6 +1,7 @@
 """Which parts a sum is made of: the ranks' vectors are random, so a sum of them tells how often each is in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 
 import torch
 
@@ -27,19 +28,15 @@ def are_all(found: Sequence[float], a: float) -> bool:
     return all(abs(one - a) < 1e-3 for one in found)
 
 
-def describe(found: Sequence[float], names: Sequence[str] = ()) -> str:
-    """Return a sum in words: "rank 0 + 2 x rank 1"; "(...) / 3" of a mean. `names`: of the parts, if not of ranks."""
-    names = names or [f"rank {k}" for k in range(len(found))]
+def describe(found: Sequence[float], what: str = "rank", numbers: Iterable[int] | None = None) -> str:
+    """Return a sum in words: "rank 0 + 2 x rank 1"; "(...) / 3" of a mean. `what` the parts are, and their numbers."""
     used = [a for a in found if a]
     if not used:
         return "nothing of any of them"
     divisor = next((d for d in range(1, 17) if all(abs(d * a - round(d * a)) < 0.02 for a in used)), 1)
-    terms = []
-    for a, name in zip(found, names, strict=True):
-        times = divisor * a
-        if a:
-            terms.append(name if abs(times - 1) < 0.02 else f"{times:.3g} x {name}")
-    text = " + ".join(terms).replace("+ -", "- ")
+    pairs = zip(found, numbers or count(), strict=False)
+    times = [("" if abs(divisor * a - 1) < 0.02 else f"{divisor * a:.3g} x ", number) for a, number in pairs if a]
+    text = " + ".join(f"{factor}{what} {number}" for factor, number in times).replace("+ -", "- ")
     if divisor == 1:
         return text
-    return f"({text}) / {divisor}" if len(terms) > 1 else f"{text} / {divisor}"
+    return f"({text}) / {divisor}" if len(used) > 1 else f"{text} / {divisor}"

@@ -7,8 +7,7 @@ import pandas as pd
 import torch
 
 from lessons.judge import launch
-from lessons.labs.increments import SERVER
-from lessons.labs.lost_updates import LONGEST_S, serve
+from lessons.labs.lost_updates import LONGEST_S, SERVER, serve
 from transports.base import Transport
 
 UPDATES = 25  # of each client

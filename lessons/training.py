@@ -1,6 +1,7 @@
 """Train networks on the digits by a student's functions, in virtual time. Raises UsageError, RunFailed.
 
-Nothing is trained by functions that a report does not say to be right: they could hang.
+Nothing is trained, here and in `rates` and `drift`, by functions that a report does not say to be right: they could
+hang.
 """
 
 import json
@@ -32,7 +33,10 @@ def train_digits(strategy: Strategy, compute: str = "10ms", **options: Any) -> t
     with tempfile.TemporaryDirectory() as folder:
         of_links = {"bandwidth": "1gbit", "latency": "50us"}
         given = Options(strategy=strategy, results_dir=folder, **of_links | options)
-        table = simulate.simulate(given, ClusterOptions(compute=compute), quiet=True).table
+        try:
+            table = simulate.simulate(given, ClusterOptions(compute=compute), quiet=True).table
+        except RunFailed as error:
+            raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
         (record,) = Path(folder).glob("*.json")
         return table, json.loads(record.read_text(encoding="utf-8"))
 
@@ -55,10 +59,7 @@ def train(report: Report, strategy: Strategy, n_gpus: int = 4, **changes: Any) -
     with tempfile.TemporaryDirectory() as folder:
         given = Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes)
         alone = run(given, quiet=True)
-    try:
-        yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
-    except RunFailed as error:
-        raise RunFailed(f"right in the check, but not in training: {str(error).splitlines()[0]}") from error
+    yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
     tables_by_name = {f"{n_gpus} ranks, by yours": yours, "one process": alone}
     return "\n".join(f"{name:<18}  {100 * accuracy_of(table):.1f} % of the held-out digits after {EPOCHS} epochs"
                      for name, table in tables_by_name.items())  # fmt: skip

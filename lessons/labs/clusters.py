@@ -73,9 +73,8 @@ def share_of(choice: str, cluster: Cluster) -> float:
 
 def predict(choice: str, cluster: Cluster) -> float:
     """Return the seconds of a step in closed form: see `forms.predict`."""
-    predicted = forms.predict(
-        CHOICES[choice], cluster.n, cluster.nbytes, share_of(choice, cluster), cluster.bytes_per_second, cluster.latency
-    )
+    strategy, compute = CHOICES[choice], share_of(choice, cluster)
+    predicted = forms.predict(strategy, cluster.n, cluster.nbytes, compute, cluster.bytes_per_second, cluster.latency)
     assert predicted is not None, "all of them keep step"
     return predicted
 
@@ -173,10 +172,9 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
     latencies = [(more - once) / one.latency for (once, more, _), one in rows]
     vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
-    for found, right, known in zip(
-        (latencies, vectors), RIGHT[choice], (LATENCIES[choice], VECTORS[choice]), strict=True
-    ):
-        yield from (f"{begin} {hint}" for hint in _hints(found, ns, right, known))
+    of_latency, of_bytes = RIGHT[choice]
+    for hints in (_hints(latencies, ns, of_latency, LATENCIES[choice]), _hints(vectors, ns, of_bytes, VECTORS[choice])):
+        yield from (f"{begin} {hint}" for hint in hints)
     yield (f"{begin} with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
            f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
 
@@ -220,10 +218,8 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Itera
             yield f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"
-        if choice == RING:
-            text += (
-                "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
-            )
+        of_ring = "; without latency a ring always is, but its 2 (N - 1) messages follow each other, and each takes one"
+        text += of_ring * (choice == RING)
     yield text
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,19 +73,15 @@ class Compression(Lab):
         return result
 
     def find_faults(self, run: Run) -> Iterator[str]:
-        case, k, ranks = run.case, int(run.inputs[0]["k"]), range(run.case.n)
-        steps = [(s, f"{case}, k = {k}, step {s}:") for s in range(1, STEPS + 1)]
-        for s, begin in steps:
-            for rank in ranks:
-                yield from (f"{begin} rank {rank}: {fault}" for fault in _wrong_codes(run, rank, s))
-        for s, begin in [] if case.until else steps:
-            for rank in ranks:
-                yield from (f"{begin} rank {rank}: {fault}" for fault in _wrong_means(run, rank, s))
-            for rank in ranks:
-                different = (run.results[rank][f"mean{s}"] != run.results[0][f"mean{s}"]).nonzero()
-                if len(different):
-                    yield (f"{begin} ranks 0 and {rank} hold different bits in element {int(different[0])}: add the "
-                           "codes in the order of ranks on all of them, so that replicas stay alike")  # fmt: skip
+        begin, results = f"{run.case}, k = {int(run.inputs[0]['k'])}, step", run.results
+        steps = [*product(range(1, STEPS + 1), range(run.case.n))]
+        for look in (_wrong_codes,) if run.case.until else (_wrong_codes, _wrong_means):
+            for s, rank in steps:
+                yield from (f"{begin} {s}: rank {rank}: {fault}" for fault in look(run, rank, s))
+        for s, rank in [] if run.case.until else steps:
+            if len(different := (results[rank][f"mean{s}"] != results[0][f"mean{s}"]).nonzero()):
+                yield (f"{begin} {s}: ranks 0 and {rank} hold different bits in element {int(different[0])}: add the "
+                       "codes in the order of ranks on all of them, so that replicas stay alike")  # fmt: skip
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         k, length = int(run.inputs[0]["k"]), run.case.length
@@ -148,7 +145,7 @@ def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
         yield "compress chose an element twice"
     yield from _wrong_values(values, indices, before + g, g)
     yield from _wrong_choices(indices, before + g, g)
-    yield from _wrong_rests(before, g, after, indices, values)
+    yield from _wrong_rests(before, g, after, indices)
     if run.case.until == COMPRESS:
         return
     decoded = result[f"decoded{s}"]
@@ -191,9 +188,7 @@ def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -
     yield f"{seen}; expected the largest magnitudes"
 
 
-def _wrong_rests(
-    before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor, values: torch.Tensor
-) -> Iterator[str]:
+def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor) -> Iterator[str]:
     """Yield where what is sent and what is kept are not what came in."""
     came = before + g
     rest = came.index_fill(0, indices, 0)
@@ -202,7 +197,7 @@ def _wrong_rests(
     if torch.equal(after, before):
         yield "the residual is as it was before, so what is not sent is lost: change it in place (add_, copy_)"
     if is_close(after, came):
-        i = int(indices[values.abs().argmax()])
+        i = int(indices[came[indices].abs().argmax()])
         yield f"the residual keeps element {i}, though it was sent: it would be sent again; clear it where you send"
     if not after.any():
         i = int(rest.abs().argmax())
@@ -238,7 +233,7 @@ def _wrong_means(run: Run, rank: int, s: int) -> Iterator[str]:
         yield (f"element {i} was sent by {int(senders[i])} ranks, and the result holds the part of one of them: where "
                "codes have an element in common, add")  # fmt: skip
     if found := coefficients(mean, list(codes)):
-        text = describe(found, [f"the code of rank {one}" for one in range(N)])
+        text = describe(found, "the code of rank")
         yield f"exchange returns {text}; expected the mean of all {N}, each rank's own being one of them"
     i = int((mean - total / N).abs().argmax())
     yield f"exchange returns {float(mean[i]):.4g} for element {i}; the mean of the codes is {float(total[i] / N):.4g}"

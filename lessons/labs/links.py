@@ -1,7 +1,6 @@
 """Lab 6: links. When a server is the wall, when a ring's latency is, and an all-reduce for short vectors."""
 
 import math
-import random
 import sys
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -9,10 +8,10 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, normal
+from lessons.lab import Case, Fault, Figure, Run, Sent, Vectors
 from lessons.labs import clusters
 from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
-from lessons.labs.ring import run_all_reduce, wrong_ranks
+from lessons.labs.ring import Ring, wrong_ranks
 from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
@@ -20,7 +19,7 @@ CHOOSE = "choose"
 _ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
 
 
-class Links(Lab):
+class Links(Ring):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
     The first three are judged on clusters of many kinds, by what the strategies take there in virtual time. A case
@@ -36,13 +35,10 @@ class Links(Lab):
     formulas = ("of the fastest in each cluster", "log2 N", "log2 N",
                 "log2 N (latency + P / bandwidth), by log2 N messages")  # fmt: skip
 
-    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
-
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         answers = [_ask(yours, case.function, one) for one in clusters_of(case)]
         result = {"answers": torch.tensor(answers, dtype=torch.float64)}
-        return result if case.function else result | run_all_reduce(yours, transport, case, inputs)
+        return result if case.function else result | super().run(yours, transport, case, inputs)
 
     def find_faults(self, run: Run) -> Iterator[str]:
         function, asked = run.case.function, clusters_of(run.case)
@@ -92,7 +88,6 @@ def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
 
 
 def _explain_vector(run: Run, rank: int) -> Iterator[str]:
-    """Yield what a wrong result of the all-reduce is made of."""
     case = run.case
     begin = f"all_reduce: {case}: rank {rank} ends with"
     found = coefficients(run.results[rank]["vector"], [inputs["vector"] for inputs in run.inputs])

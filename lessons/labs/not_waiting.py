@@ -144,7 +144,6 @@ def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
 
 
 def _explain_end(run: Run) -> Iterator[str]:
-    """Yield who has not said goodbye."""
     left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
     if there := ", ".join(str(k) for k in range(1, run.case.n) if k not in left):
         yield f"serve is to go on until all workers have said goodbye; not yet: rank {there}"

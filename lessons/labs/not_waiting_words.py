@@ -25,7 +25,6 @@ class Served:
 
     def __init__(self, run: Run) -> None:
         P, server, workers = run.case.length, run.results[0], range(1, run.case.n)
-        self.run = run
         self.before = server["before"].reshape(-1, P)  # [updates + 1, P]: x before each update, and at the end
         self.used = server["used"].reshape(-1, P)  # [updates, P]
         self.staleness = [int(late) if late.is_integer() else late for late in server["staleness"].tolist()]
@@ -51,9 +50,7 @@ def explain_serve(run: Run, s: int | None) -> Iterator[str]:
         found = [k for k, part in parts.items() if is_close(g, part)]
         if not found:
             made_of = coefficients(g, list(parts.values())) if parts else None
-            text = (
-                describe(made_of, [f"g of rank {k}" for k in parts]) if made_of else "what is no worker's next gradient"
-            )
+            text = describe(made_of, "g of rank", parts) if made_of else "what is no worker's next gradient"
             yield (f"update {i + 1} was made with {text}: who waits for several gradients waits for the slowest; "
                    "expected one update with each gradient, as it came")  # fmt: skip
         seen.made[found[0], due[found[0]]] = i + 1
@@ -73,7 +70,6 @@ def _of_server(run: Run) -> list[Sent]:
 
 
 def _explain_order(run: Run) -> Iterator[str]:
-    """Yield which gradient was taken before one that had come earlier."""
     came = [one for one in _of_server(run) if one.tag == "gradient"]
     for i, one in enumerate(came):
         first = min(came[i:], key=lambda later: later.sent)
@@ -98,8 +94,8 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iter
 
     Of a run that has not come to its end nothing else is `seen`.
     """
-    taken = dict.fromkeys(range(1, run.case.n), 0)  # gradients of each worker
-    present, waiting = set(taken), set[int]()
+    steps = dict.fromkeys(range(1, run.case.n), 0)  # gradients taken of each worker that is still at work
+    made, waiting = 0, set[int]()
     last: Sent | None = None  # that was taken
     early = []  # told last: who is ahead may be so because another one is held back
     for message in _of_server(run):
@@ -108,41 +104,39 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iter
             if k not in waiting:
                 yield f"rank {k} was sent x though it waited for none: answer only who has sent a gradient"
             waiting.remove(k)
-            slowest = min(present, key=lambda m: taken[m])
-            if s is not None and (ahead := taken[k] - taken[slowest]) > s:
+            slowest = min(steps, key=steps.__getitem__)
+            if s is not None and (ahead := steps[k] - steps[slowest]) > s:
                 at = f"when it was {counted(ahead, 'step')} ahead of rank {slowest}"
                 early.append(f"rank {k} was answered {at}; the bound is {s}")
-            made, got = sum(taken.values()), seen.version_of(message.vector) if seen else None
+            got = seen.version_of(message.vector) if seen else None
             if got is not None and got < made:
                 yield (f"rank {k} was answered after update {made}, but with version {got}, the x of when it was held "
                        "back; send the x of now")  # fmt: skip
             continue
         if last and (message.arrived or 0) > (last.arrived or 0) + _SOON:
-            yield from _explain_wait(taken, present, waiting, last, s)
+            yield from _explain_wait(run, steps, waiting, last, s)
         last = message
         if message.tag == "gradient":
-            taken[message.rank] += 1
+            made += 1
+            steps[message.rank] += 1
             waiting.add(message.rank)
         else:
-            present.discard(message.rank)
+            del steps[message.rank]
     if last:
-        yield from _explain_wait(taken, present, waiting, last, s)
+        yield from _explain_wait(run, steps, waiting, last, s)
     yield from early
 
 
-def _explain_wait(
-    taken: dict[int, int], present: set[int], waiting: set[int], last: Sent, s: int | None
-) -> Iterator[str]:
+def _explain_wait(run: Run, steps: dict[int, int], waiting: set[int], last: Sent, s: int | None) -> Iterator[str]:
     """Yield who waits longer than the bound demands, after the message that was taken last."""
     for k in sorted(waiting):
-        ahead = taken[k] - min(taken[m] for m in present)
+        ahead = steps[k] - min(steps.values())
         if s is None:
-            yield f"rank {k} has no answer to its gradient {taken[k]}; expected one at once"
+            yield f"rank {k} has no answer to its gradient {steps[k]}; expected one at once"
         elif ahead <= s:
-            of = "the slowest" if present == set(taken) else "the slowest that is still at work"
-            text = (
-                f"rank {k} is held back, though it is {counted(ahead, 'step')} ahead of {of}, and s = {s} allows that"
-            )
+            of = "the slowest" + " that is still at work" * (len(steps) < run.case.n - 1)
+            far = f"{counted(ahead, 'step')} ahead of {of}"
+            text = f"rank {k} is held back, though it is {far}, and s = {s} allows that"
             if last.tag != "gradient":
                 yield f"{text} since rank {last.rank} has said goodbye and left"
             elif k != last.rank:
@@ -151,7 +145,6 @@ def _explain_wait(
 
 
 def _explain_staleness(seen: Served) -> Iterator[str]:
-    """Yield which staleness was returned instead of which."""
     order, found = list(seen.made), seen.staleness
     versions = [seen.version_of(seen.had[k][j]) or 0 for k, j in order]
     expected = [i - read for i, read in enumerate(versions)]
@@ -191,9 +184,8 @@ def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: 
         if _is_same(found[t], x[t]):
             continue
         due = max(t - 1 - tau, 0)
-        expected = (
-            f"expected that at x_{due}, {f'{tau} before x_{t - 1}' if t > tau else 'since before x_0 there was x_0'}"
-        )
+        why = f"{tau} before x_{t - 1}" if t > tau else "since before x_0 there was x_0"
+        expected = f"expected that at x_{due}, {why}"
         if _is_same(found[t], x[t - 1]):
             yield f"{begin}: x_{t} was made with no gradient; {expected}"
         for u in range(t):

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, kind_of, normal
+from lessons.lab import Case, Descent, Fault, Figure, Run, Vectors, kind_of, normal
 from lessons.labs import oracle_words as words
 from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
-from lessons.labs.ring import FORMULAS, Ring
+from lessons.labs.ring import Ring
 
 LR = 0.1
 
@@ -30,7 +30,7 @@ class Task(Case):
         return super().__str__() + (f", {self.empty} of the ranks without a sample" if self.empty else "")
 
 
-class Oracle(Lab):
+class Oracle(Ring):
     """The student writes the plan of the batches, the oracle, the mean over all samples, and the comparison."""
 
     name = "oracle"
@@ -41,7 +41,6 @@ class Oracle(Lab):
              Case(1, 48, function="verify"), Case(1, 48, torch.float64, function="verify"))  # fmt: skip
     scored = Task(4, 40_000)
     real = Task(3, 1_000, empty=1)
-    formulas = FORMULAS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         if case.function == "cut":
@@ -68,8 +67,7 @@ class Oracle(Lab):
             return _run_one_process(yours.one_process, inputs)
         if case.function == "verify":
             return ask(yours.verify, inputs, case)
-        g = transport.allocate(case.length, case.dtype)
-        g.copy_(inputs["g"])
+        g = transport.allocate(case.length, case.dtype).copy_(inputs["g"])
         total = yours.average(transport, g, int(inputs["n"]))
         if not isinstance(total, int):
             raise Fault("returned", f"rank {transport.rank}: average returned {kind_of(total)}; write the mean into "
@@ -98,9 +96,6 @@ class Oracle(Lab):
             yield f"; rank {silent[0]} has no sample, and sent nothing: the others wait for it all the same"
         if kind in ("deadlock", "raised", "unread") and empty:
             yield f"; rank {', '.join(map(str, empty))} had no sample"
-
-    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
-        return Ring().label_vector(message, vector, case)
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         if any(message.vector is None or message.vector.numel() == 1 for message in run.sent):

@@ -90,7 +90,7 @@ def _weights(g: torch.Tensor, parts: Mapping[int, torch.Tensor], ns: Sequence[in
     if found is None:
         return "something that is no sum of the ranks' means"
     right = " + ".join(f"{n_k} x rank {k}" for k, n_k in zip(parts, ns, strict=True))
-    return f"{describe(found, [f'rank {k}' for k in parts])}; expected ({right}) / {n}"
+    return f"{describe(found, numbers=parts)}; expected ({right}) / {n}"
 
 
 def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> Iterator[str]:
@@ -103,7 +103,6 @@ def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: to
 
 
 def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Sequence[range]) -> Iterator[str]:
-    """Yield what is wrong with step s, of the parts of the ranks."""
     if s >= len(batches):
         yield f"there is a step {s}, and the samples, 0 to {batches[-1][-1]}, are used up after step {s - 1}"
     batch = batches[s]

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, check_in_place, check_like, is_close, normal
+from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
 from lessons.sums import are_all, coefficients, describe
-from lessons.transport import is_spoiled
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
@@ -36,24 +35,15 @@ class Server(Lab):
         return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
-        x.copy_(inputs["x"])
-        optimizer = new_optimizer(x)
-        used: list[torch.Tensor] = []
-
-        def update(gradient: torch.Tensor) -> None:
-            check_like("update", "update was given", gradient, x)
-            if is_spoiled(gradient):
-                raise Fault("update", "update was given NaN, which is what received.vector holds after its release")
-            take_step(optimizer, gradient)
-            used.append(gradient.clone())
-
+        x = transport.allocate(case.length, case.dtype).copy_(inputs["x"])
+        g = transport.allocate(case.length, case.dtype)
+        descent = Descent(x, LR, MOMENTUM)
         result = {}
         for s in range(1, STEPS + 1):
             if transport.rank == 0:
-                used.clear()
-                yours.serve(transport, x, update)
-                result[f"used{s}"] = torch.cat([x[:0], *used]).view(-1, case.length)
+                descent.used.clear()
+                yours.serve(transport, x, descent.update)
+                result[f"used{s}"] = torch.cat([x[:0], *descent.used]).view(-1, case.length)
             else:
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
@@ -118,7 +108,6 @@ class Server(Lab):
 
 
 def _explain_updates(run: Run, s: int) -> Iterator[str]:
-    """Yield that the server made another number of updates than one in step s."""
     made = len(run.results[0][f"used{s}"])
     if made != 1:
         yield (f"N = {run.case.n}, step {s}: the server made {made} updates; expected 1, with the mean of the "
@@ -137,46 +126,32 @@ def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
         return "the server took the sum of the gradients; expected their mean"
     if are_all(found, 1 / n):
         return f"the server divided by {n}; there are {n - 1} gradients, since rank 0 has none"
-    text = describe(found, [f"g of rank {k}" for k in range(1, n)])
+    text = describe(found, "g of rank", range(1, n))
     return f"the server's gradient was {text}; expected the mean of all {n - 1}"
 
 
 def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
-    """Return what a worker holds instead of the server's x."""
     x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
     if is_close(x, xs[s - 1]):
         if any(is_close(one.became, xs[s]) for one in run.of_rank(0)):
             return "rank 0 sent x and then updated it: send x after the update"
         return f"rank {rank} holds the x from before the step; expected the server's new x: copy it into x"
-    found = coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]) if run.case.length >= 2 else None
-    own = f"rank {rank} has made a step with its own gradient besides; only the server updates"
-    return own if found is not None else f"rank {rank} holds another x than the server"
+    if coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]):
+        return f"rank {rank} has made a step with its own gradient besides; only the server updates"
+    return f"rank {rank} holds another x than the server"
 
 
 def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:
     """Return x before the first step and after each, as one process computes it from the workers' gradients x - c."""
-    x = workers[0]["x"].clone()
-    optimizer, xs = new_optimizer(x), [x.clone()]
+    descent = Descent(workers[0]["x"].clone(), LR, MOMENTUM)
     for _ in range(steps):
-        take_step(optimizer, mean_gradient(workers, x))
-        xs.append(x.clone())
-    return xs
+        descent.update(mean_gradient(workers, descent.x))
+    return [*descent.before, descent.x]
 
 
 def mean_gradient(workers: Sequence[Vectors], x: torch.Tensor) -> torch.Tensor:
     """Return the mean of the workers' gradients at x."""
     return torch.stack([x - inputs["c"] for inputs in workers]).mean(0)
-
-
-def new_optimizer(x: torch.Tensor) -> torch.optim.SGD:
-    """Return an optimizer that changes x in place."""
-    return torch.optim.SGD([torch.nn.Parameter(x)], lr=LR, momentum=MOMENTUM)
-
-
-def take_step(optimizer: torch.optim.SGD, gradient: torch.Tensor) -> None:
-    """Take one step of an optimizer with this gradient."""
-    optimizer.param_groups[0]["params"][0].grad = gradient.clone()
-    optimizer.step()
 
 
 def draw_losses(case: Case, chance: random.Random) -> list[Vectors]:

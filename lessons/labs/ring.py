@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,9 +19,11 @@ class Ring(Lab):
     """The student writes `all_reduce(transport, vector)`."""
 
     name = "ring"
-    functions = ("all_reduce",)
-    cases = (Case(3, 12), Case(4, 24), Case(2, 8), Case(4, 10), Case(7, 45, torch.float64), Case(1, 5), Case(4, 3),
-             Case(3, 1), Case(2, 0), Case(3, 10_000))  # fmt: skip
+    functions: ClassVar[tuple[str, ...]] = ("all_reduce",)
+    cases: ClassVar[tuple[Case, ...]] = (
+        Case(3, 12), Case(4, 24), Case(2, 8), Case(4, 10), Case(7, 45, torch.float64), Case(1, 5), Case(4, 3),
+        Case(3, 1), Case(2, 0), Case(3, 10_000),
+    )  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     formulas = FORMULAS
@@ -30,7 +32,10 @@ class Ring(Lab):
         return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        return run_all_reduce(yours, transport, case, inputs)
+        vector = transport.allocate(case.length, case.dtype).copy_(inputs["vector"])
+        returned = yours.all_reduce(transport, vector)
+        check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
+        return {"vector": vector}
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if wrong := wrong_ranks(run):
@@ -54,8 +59,8 @@ class Ring(Lab):
         _, start, stop = message.span
         if (start, stop) == (0, case.length) and case.n > 1:
             return "the whole vector"
-        spans = chunk_spans(case)
-        return f"chunk {spans.index((start, stop))}" if (start, stop) in spans else f"elements {start} to {stop - 1}"
+        chunk = chunk_of(message, chunk_spans(case))
+        return f"elements {start} to {stop - 1}" if chunk is None else f"chunk {chunk}"
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         longest = max(run.sent, key=lambda message: message.nbytes)
@@ -66,17 +71,7 @@ class Ring(Lab):
             yield f"the chunks differ in length: {elements} elements in the longest, {even} if alike"
 
 
-def run_all_reduce(yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-    """All-reduce the input's vector once; return it. Raises Fault."""
-    vector = transport.allocate(case.length, case.dtype)
-    vector.copy_(inputs["vector"])
-    returned = yours.all_reduce(transport, vector)
-    check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
-    return {"vector": vector}
-
-
 def _explain_result(run: Run, rank: int) -> Iterator[str]:
-    """Yield what a wrong result is made of, chunk by chunk."""
     case, result = run.case, run.results[rank]["vector"]
     begin = f"{case}: rank {rank} ends with"
     if not torch.isfinite(result).all():

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, kind_of
-from lessons.labs.param_server import CURE, draw_losses, mean_gradient, new_optimizer, one_process, take_step
+from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, kind_of
+from lessons.labs.param_server import CURE, LR, MOMENTUM, draw_losses, mean_gradient, one_process
 from lessons.labs.ring import FORMULAS, chunk_spans
 from lessons.sums import are_all, coefficients, describe
 
@@ -35,8 +35,8 @@ class Sharding(Lab):
         return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        x, g = transport.allocate(case.length, case.dtype), transport.allocate(case.length, case.dtype)
-        x.copy_(inputs["x"])
+        x = transport.allocate(case.length, case.dtype).copy_(inputs["x"])
+        g = transport.allocate(case.length, case.dtype)
         optimizer = Optimizer(x, g, transport.rank)
         result: Vectors = {}
         for s in range(1, STEPS + 1):
@@ -88,7 +88,7 @@ class Optimizer:
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
         self._x, self._g, self._rank = x, g, rank
-        self._parts: dict[tuple[int, int], torch.optim.SGD] = {}
+        self._parts: dict[tuple[int, int], Descent] = {}
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -100,8 +100,7 @@ class Optimizer:
     @property
     def elements(self) -> int:
         """How many numbers of state it keeps."""
-        states = [state for one in self._parts.values() for state in one.state.values()]
-        return sum(value.numel() for state in states for value in state.values() if isinstance(value, torch.Tensor))
+        return sum(one.velocity.numel() for one in self._parts.values())
 
     def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
@@ -116,10 +115,10 @@ class Optimizer:
         start = _start(part, self._x)
         if start is None:
             self.of_copies += 1
-            take_step(new_optimizer(part), gradient)  # its state goes with it
+            Descent(part, LR, MOMENTUM).update(gradient)  # its state goes with it
             return
         where = slice(start, start + part.numel())
-        take_step(self._parts.setdefault((where.start, where.stop), new_optimizer(part)), gradient)
+        self._parts.setdefault((where.start, where.stop), Descent(part, LR, MOMENTUM)).update(gradient)
         self.given[where], self.updated[where] = gradient, True
 
 
@@ -133,16 +132,9 @@ def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
 # What is wrong
 
 
-def _same(vector: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two vectors are equal but for rounding; all inputs are near 1, so an element may be so by cancelling."""
-    if vector.shape != expected.shape or vector.dtype != expected.dtype:
-        return False
-    return bool(((vector - expected).abs() <= (1e-10 if vector.dtype == torch.float64 else 1e-4)).all())
-
-
 def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
     """Whether a vector is the mean of all gradients, or their sum."""
-    return _same(vector, mean) or _same(vector, run.case.n * mean)
+    return is_close(vector, mean) or is_close(vector, run.case.n * mean)
 
 
 def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
@@ -153,13 +145,13 @@ def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> I
     mean, given, has = mean_gradient(run.inputs, x), result[f"given{s}"], result[f"updated{s}"]
     for c, (start, stop) in enumerate(chunk_spans(run.case)):
         here = torch.arange(start, stop)[has[start:stop]]
-        if not len(here) or _same(given[here], mean[here]):
+        if not len(here) or is_close(given[here], mean[here]):
             continue
         found = coefficients(given[here], [(x - inputs["c"])[here] for inputs in run.inputs])
         begin = f"updated chunk {c} with"
         if found and are_all(found, 1):
             yield f"{begin} the sum of the gradients; expected their mean: divide by {n}, once"
-        what = describe(found, [f"g of rank {k}" for k in range(n)]) if found else "something else"
+        what = describe(found, "g of rank") if found else "something else"
         yield f"{begin} {what}; expected the mean of all {n}{_where_finished(run, rank, s, mean, c)}"
 
 
@@ -176,7 +168,6 @@ def _where_finished(run: Run, rank: int, s: int, mean: torch.Tensor, updated: in
 
 
 def _wrong_parts(run: Run, s: int) -> Iterator[str]:
-    """Yield which elements no rank has updated in a step, or several have."""
     updated = torch.stack([result[f"updated{s}"] for result in run.results])  # [N, P]
     for missing in _elements(~updated.any(0)):
         yield f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
@@ -196,20 +187,19 @@ def _elements(which: torch.Tensor) -> Iterator[str]:
 
 
 def _wrong_x(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
-    """Yield what a rank holds in place of the x of one process."""
     result, mean = run.results[rank], mean_gradient(run.inputs, xs[s - 1])
     for c, (start, stop) in enumerate(chunk_spans(run.case)):
         x, old = result[f"x{s}"][start:stop], xs[s - 1][start:stop]
-        if _same(x, xs[s][start:stop]):
+        if is_close(x, xs[s][start:stop]):
             continue
         if _is_finished(x, mean[start:stop], run):
             yield f"holds gradients in chunk {c} of x; what is gathered after the update are the parameters"
-        if not _same(x, old):
+        if not is_close(x, old):
             yield f"holds another x than one process in chunk {c}"
         begin = f"holds the old x in chunk {c}"
         for message in run.sent:
             came = message.dst == rank and message.span == (0, start, stop)
-            if came and message.vector is not None and _same(message.vector, old):
+            if came and message.vector is not None and is_close(message.vector, old):
                 yield f"{begin}, for rank {message.rank} sent it so: update first, then gather"
         if _is_finished(result[f"g{s}"][start:stop], mean[start:stop], run):
             yield f"{begin}; its g holds the finished gradient there, but its optimizer has no state for that chunk"

@@ -8,8 +8,7 @@ from lessons.drift import Drift, compare, measure
 from lessons.lab import first
 from lessons.labs import LABS
 from lessons.labs.oracle_words import explain_cut
-from lessons.picture import Shown
-from lessons.report import Report
+from lessons.report import Report, Shown
 from lessons.solutions import oracle
 from lessons.training import NOT_TRAINED
 from tests.lessons.judged import judge_changed

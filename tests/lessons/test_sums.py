@@ -25,8 +25,8 @@ def test_what_is_no_sum_has_no_coefficients() -> None:
 
 
 def test_a_sum_is_described_as_on_paper() -> None:
-    names = ["rank 0", "rank 1", "rank 2"]
-    assert describe([1.0, 2.0, 0.0], names) == "rank 0 + 2 x rank 1"
-    assert describe([1 / 3, 1 / 3, 2 / 3], names) == "(rank 0 + rank 1 + 2 x rank 2) / 3"
-    assert describe([0.0, 0.5, 0.0], names) == "rank 1 / 2"
-    assert describe([0.0, 0.0, 0.0], names) == "nothing of any of them"
+    assert describe([1.0, 2.0, 0.0]) == "rank 0 + 2 x rank 1"
+    assert describe([1 / 3, 1 / 3, 2 / 3]) == "(rank 0 + rank 1 + 2 x rank 2) / 3"
+    assert describe([0.0, 0.5, 0.0]) == "rank 1 / 2"
+    assert describe([0.0, 0.5, 1.0], "g of rank", (2, 4, 7)) == "(g of rank 4 + 2 x g of rank 7) / 2"
+    assert describe([0.0, 0.0, 0.0]) == "nothing of any of them"

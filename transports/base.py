@@ -7,8 +7,8 @@ dead peers, and records every message. Its kinds decide how bytes get across, su
 import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, overload
@@ -18,7 +18,7 @@ import torch
 from records.errors import EQUAL_STEPS, RunFailed
 from records.recorder import Recorder
 from transports import timing
-from transports.inbox import ANY, Inbox, Tags
+from transports.inbox import ANY, Inbox, Tags, named
 from transports.link import Link
 from transports.messages import Alignment, Message, PeerLost, Work
 
@@ -90,15 +90,13 @@ class Transport(ABC):
         """Return the seconds that this rank has computed."""
         return timing.cpu_seconds()
 
-    @contextmanager
-    def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
+    def while_busy(self, tell: Callable[[], None]) -> AbstractContextManager[None]:
         """Call `tell` at intervals during the block, in which this rank computes and calls nothing of the transport.
 
         Four times in a `timeout`, so that a rank that waits for this one knows that it is alive: a stopped or dead
         process calls nothing. The intervals are those of the wall clock.
         """
-        with timing.at_intervals(self.timeout / 4, tell):
-            yield
+        return timing.at_intervals(self.timeout / 4, tell)
 
     # What each kind of transport does
 
@@ -273,7 +271,23 @@ class Transport(ABC):
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
-        return self.inbox.receive(src, tag, timeout)
+        inbox = self.inbox
+        limit = self.timeout if timeout is None else timeout
+        remaining, deadline = limit, None
+        if timeout == 0 and src != ANY:
+            self._progress(src, 0)
+        while (message := inbox.pop(src, tag)) is None:
+            inbox.check(src, tag)
+            if timeout == 0:
+                return None
+            if deadline is not None:
+                remaining = deadline - self._running()
+            else:
+                deadline = self._running() + limit
+            if remaining <= 0:
+                raise inbox.overdue(named(tag), src, limit)
+            self._progress(src, min(remaining, timing.SLICE_S))
+        return message
 
     def compare_steps(self, ended: Message) -> None:
         """Check that the sender of STEPS_TAKEN took as many steps as this rank has begun. Raises RunFailed."""

@@ -102,7 +102,7 @@ class Mpi(Remote):
             if nbytes:
                 ticket = self._payloads_sent[dst] = (self._payloads_sent[dst] + 1) % _TICKETS
                 requests.append(self._comm.Isend(memory_of(payload, nbytes), dst, _PAYLOAD + ticket))
-            sent = Sent(self, dst, requests, payload, left)
+            sent = Sent(self, dst, left, requests, payload)
             self._sending[dst].append(sent)
             if len(self._sending[dst]) > _UNSEEN:
                 self._forget_gone()

@@ -1,5 +1,6 @@
 """Messages of MPI on their way: those that were sent, and long vectors that come when they are read."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -77,13 +78,13 @@ class LongVector(Message):
         super().release()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sent(Sending):
     """See Sending."""
 
-    def __init__(self, transport: "Mpi", dst: int, requests: list[MPI.Request], payload: Any, left: float) -> None:
-        super().__init__(transport, dst, left)
-        self._mpi, self._requests = transport, requests
-        self._payload = payload  # lives as long as MPI reads it
+    _transport: "Mpi"
+    _requests: list[MPI.Request]
+    _payload: Any  # lives as long as MPI reads it
 
     def has_gone(self) -> bool:
         """See Sending: whether MPI needs the payload no more."""
@@ -95,9 +96,9 @@ class Sent(Sending):
 
     def _look(self, seconds: float) -> None:
         if seconds:
-            self._mpi.wait_for(lambda: self.done, seconds)
+            self._transport.wait_for(lambda: self.done, seconds)
         else:
-            self._mpi.look()
+            self._transport.look()
 
 
 def memory_of(payload: torch.Tensor | bytes | bytearray, nbytes: int) -> Any:

@@ -13,6 +13,7 @@ import pickle
 import select
 import struct
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from transports.base import CLOSED, Transport
+from transports.base import CLOSED
 from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
 from transports.messages import Message, Pending
 
@@ -193,14 +194,12 @@ class Peer:
             connection.close()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InPlace(Pending):
-    """A message that `peer` reads in the sender's memory until it releases it."""
+    """A message that a peer reads in the sender's memory until it releases it."""
 
-    __slots__ = ("_peer", "_ticket")
-
-    def __init__(self, transport: Transport, peer: Peer, ticket: int) -> None:
-        super().__init__(transport, peer.rank)
-        self._peer, self._ticket = peer, ticket
+    _peer: Peer
+    _ticket: int
 
     def _is_done(self) -> bool:
         return self._ticket not in self._peer.unreleased

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -97,8 +98,7 @@ class ProcessGroup(Remote):
         copied = group is way and header.nbytes <= _TOGETHER
         if copied and header.nbytes:
             pieces = [torch.cat(pieces)]
-        sent = _Sent(self, dst, left)
-        sent.pieces = pieces
+        sent = _Sent(self, dst, left, pieces)
         with self._posting:
             try:
                 for piece, on, tag in zip(pieces, (way, group), (_HEADER, _PAYLOAD), strict=False):
@@ -215,14 +215,13 @@ class ProcessGroup(Remote):
             self.link.happen(self.now())
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Sent(Sending):
     """See Sending: the peer then has its copy. gloo reads the `pieces` until they are received."""
 
-    def __init__(self, transport: ProcessGroup, dst: int, left: float) -> None:
-        super().__init__(transport, dst, left)
-        self.pieces: list[torch.Tensor] = []
-        self.works: list[dist.Work | None] = []
-        self.received = threading.Event()
+    pieces: list[torch.Tensor]
+    works: list[dist.Work | None] = field(default_factory=list)
+    received: threading.Event = field(default_factory=threading.Event)
 
     def has_gone(self) -> bool:
         """See Sending."""

@@ -5,6 +5,7 @@ import pickle
 import platform
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -158,14 +159,11 @@ class Remote(Transport):
             self.inbox.put(message, header.sent)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sending(Pending):
-    """Done when this rank's memory is needed no more, and not before it would have `left` this rank's card."""
+    """Done when this rank's memory is needed no more, and not before the time at which it has `_left` the card."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, transport: Transport, dst: int, left: float) -> None:
-        super().__init__(transport, dst)
-        self._left = left
+    _left: float
 
     @abstractmethod
     def has_gone(self) -> bool:

@@ -125,7 +125,7 @@ class SharedMemory(Transport):
         if peer.open:  # else it is dead, and what it sent before is still held back
             peer.unreleased.add(ticket)
         peer.write(data)
-        return InPlace(self, peer, ticket), nbytes
+        return InPlace(self, dst, peer, ticket), nbytes
 
     # Receiving
 

@@ -70,10 +70,8 @@ def _work(place: Place, pickled: bytes) -> Any:
         store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=job.timeout))
         if store.add(f"starts of rank {place.rank}", 1) > 1:
             raise RunFailed("Dask has started it a second time, and its peers are those of the first")
-        device, recorder = set_up(job.device, place.rank, place.world_size, job.record, job.seed, place.local)
-        nccl = uses_nccl(job.device, place.local[1], job.roles)
-        transport = connect(device, job.timeout, recorder, job.link, store, place.rank, place.world_size, nccl)
-        with transport:
+        meeting = store, place.rank, place.world_size
+        with connect(set_up(job, place.rank, place.local), uses_nccl(job, place.local[1]), meeting) as transport:
             return do_work(job, transport, report)
 
 

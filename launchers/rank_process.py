@@ -65,8 +65,7 @@ def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     launcher = _ToLauncher(pipe, endpoint.rank)
     threading.Thread(target=launcher.beat, daemon=True).start()
     try:
-        place, recorder = set_up(job.device, endpoint.rank, endpoint.world_size, job.record, job.seed)
-        transport = SharedMemory(endpoint, place, job.timeout, recorder, job.link)
+        transport = SharedMemory(endpoint, set_up(job, endpoint.rank))
         result = do_work(job, transport, partial(launcher.send, "report"))
         transport.close()
         launcher.send("result", result)

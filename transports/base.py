@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, NamedTuple, Self, overload
 
 import torch
 
@@ -25,6 +25,15 @@ from transports.messages import Alignment, Message, PeerLost, Work
 CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
 NO_LIMIT = 1e6  # seconds: for a wait without a limit
 _BARRIER = "(barrier)"
+
+
+class Setup(NamedTuple):
+    """What a launcher gives the transport of a rank: see `Transport`."""
+
+    device: torch.device
+    timeout: float
+    recorder: Recorder
+    link: Link | None = None
 
 
 class Transport(ABC):

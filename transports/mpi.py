@@ -21,12 +21,12 @@ import torch
 from mpi4py import MPI
 
 from records.errors import UsageError
-from records.recorder import Recorder
 from transports import timing
+from transports.base import Setup
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import ANY
-from transports.link import Held, Link
+from transports.link import Held
 from transports.messages import Message
 from transports.mpi_messages import LongVector, Sent, memory_of
 from transports.remote import WHY, Remote
@@ -43,19 +43,12 @@ _abandoned: list[Any] = []  # what MPI may still use, of transports whose close 
 class Mpi(Remote):
     """`Transport` over a communicator, by default one of its own for all ranks that mpirun has started."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-        comm: MPI.Intracomm | None = None,
-    ) -> None:
+    def __init__(self, setup: Setup, comm: MPI.Intracomm | None = None) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise UsageError("this MPI allows calls from one thread only; a rank that is busy needs a second one")
         self._own_comm = comm is None
         self._comm = MPI.COMM_WORLD.Dup() if comm is None else comm
-        super().__init__(self._comm.rank, self._comm.size, device, timeout, recorder, link)
+        super().__init__(self._comm.rank, self._comm.size, setup)
         self._lock = threading.RLock()  # one thread at a time: a second one sends while the first is busy
         self._sending: dict[int, deque[Sent]] = {peer: deque() for peer in self.peers}
         # Messages whose header has come, by source, in order: request, header, payload, what holds it back, ticket.

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from records.recorder import Recorder
+from transports.base import Setup
 from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import Tags
-from transports.link import Held, Link
+from transports.link import Held
 from transports.messages import Message, PeerLost, as_vector
 from transports.remote import WHY, Remote, Sending
 from transports.timing import sleep
@@ -49,21 +49,12 @@ class ProcessGroup(Remote):
     the CPU.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-        groups: Sequence[Any] = (),
-    ) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
+    def __init__(self, setup: Setup, groups: Sequence[Any] = ()) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), setup)
         self._groups, self._from_gpu = groups, bool(groups)
         # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
-        self._ways: tuple[Any, ...] = (
-            dist.group.WORLD,
-            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)),
-        )
+        limit = timedelta(seconds=self.timeout)
+        self._ways: tuple[Any, ...] = dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit)
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from records.recorder import Recorder
 from transports import timing
-from transports.base import CLOSED, Transport
+from transports.base import CLOSED, Setup, Transport
 from transports.headers import Header, Kind
-from transports.link import Held, Link
+from transports.link import Held
 from transports.messages import Alignment, Message, PeerLost, Pending, Work, as_vector
 
 _ROUNDS = 20
@@ -35,19 +34,11 @@ class Remote(Transport):
     alignment: Alignment
     _from_gpu = False  # whether vectors are sent from device to device
 
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-    ) -> None:
+    def __init__(self, rank: int, world_size: int, setup: Setup) -> None:
         self.alignment = Alignment(platform.node())
-        super().__init__(rank, world_size, device, timeout, recorder)
+        super().__init__(rank, world_size, setup.device, setup.timeout, setup.recorder)
         self._farewell = Kind.GOODBYE  # sent to all peers at the end
-        self._link = link  # which tells times: it holds messages back from the alignment of the clocks on
+        self._link = setup.link  # which tells times: it holds messages back from the alignment of the clocks on
         self.recorder.rank = self.rank
         self._allocated: dict[int, torch.Tensor] = {}  # by the address of their memory
 

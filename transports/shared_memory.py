@@ -20,11 +20,9 @@ from typing import Any
 
 import torch
 
-from records.recorder import Recorder
 from transports import timing
-from transports.base import NO_LIMIT, Transport
+from transports.base import NO_LIMIT, Setup, Transport
 from transports.inbox import ANY
-from transports.link import Link
 from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
 from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
@@ -38,15 +36,8 @@ _POLL_S = 1e-3  # seconds, in which poll() counts
 class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None,
-        link: Link | None = None,
-    ) -> None:
-        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
+    def __init__(self, endpoint: Endpoint, setup: Setup) -> None:
+        super().__init__(endpoint.rank, endpoint.world_size, *setup)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
         self._allocated: dict[int, tuple[int, torch.Tensor]] = {}  # number and vector, by the address of its memory

@@ -35,7 +35,8 @@ from records.recorder import Recorder
 from ring_all_reduce_builtin import join
 from strategies.collectives import naive_all_reduce, ring_all_reduce
 from training import launch
-from transports.base import Setup, Transport
+from transports.base import Transport
+from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
 Peer = Literal["gloo", "mpi"]

@@ -9,7 +9,7 @@ import torch
 
 from launchers.launcher import Job
 from records.recorder import Recorder
-from transports.base import Setup
+from transports.messages import Setup
 
 
 def set_up(job: Job, rank: int, local: tuple[int, int] | None = None, cores: int | None = None) -> Setup:

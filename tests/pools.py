@@ -232,7 +232,7 @@ def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], r
     from mpi4py import MPI
 
     from records.recorder import Recorder
-    from transports.base import Setup
+    from transports.messages import Setup
     from transports.mpi import Mpi
 
     world = MPI.COMM_WORLD

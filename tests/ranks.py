@@ -20,8 +20,9 @@ from records.errors import RunFailed
 from records.recorder import Recorder
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.pools import MpiRanks, Pool, rank_here
-from transports.base import Message, Setup, Transport
+from transports.base import Message, Transport
 from transports.link import Link
+from transports.messages import Setup
 from transports.pipes import Endpoint, wire
 from transports.process_group import ProcessGroup
 from transports.shared_memory import SharedMemory

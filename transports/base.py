@@ -11,29 +11,20 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self, overload
 
 import torch
 
 from records.errors import EQUAL_STEPS, RunFailed
 from records.recorder import Recorder
 from transports import timing
-from transports.inbox import ANY, Inbox, Tags, named
+from transports.inbox import ANY, Inbox, Tags
 from transports.link import Link
 from transports.messages import Alignment, Message, PeerLost, Work
 
 CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
 NO_LIMIT = 1e6  # seconds: for a wait without a limit
 _BARRIER = "(barrier)"
-
-
-class Setup(NamedTuple):
-    """What a launcher gives the transport of a rank: see `Transport`."""
-
-    device: torch.device
-    timeout: float
-    recorder: Recorder
-    link: Link | None = None
 
 
 class Transport(ABC):
@@ -280,23 +271,7 @@ class Transport(ABC):
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""
-        inbox = self.inbox
-        limit = self.timeout if timeout is None else timeout
-        remaining, deadline = limit, None
-        if timeout == 0 and src != ANY:
-            self._progress(src, 0)
-        while (message := inbox.pop(src, tag)) is None:
-            inbox.check(src, tag)
-            if timeout == 0:
-                return None
-            if deadline is not None:
-                remaining = deadline - self._running()
-            else:
-                deadline = self._running() + limit
-            if remaining <= 0:
-                raise inbox.overdue(named(tag), src, limit)
-            self._progress(src, min(remaining, timing.SLICE_S))
-        return message
+        return self.inbox.receive(src, tag, timeout)
 
     def compare_steps(self, ended: Message) -> None:
         """Check that the sender of STEPS_TAKEN took as many steps as this rank has begun. Raises RunFailed."""

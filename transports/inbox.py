@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from transports.messages import Message, PeerLost, PeerReturned, WaitTimeout
+from transports.timing import SLICE_S
 
 if TYPE_CHECKING:
     from transports.base import Transport
@@ -106,6 +107,26 @@ class Inbox:
         if src == ANY:
             raise RuntimeError("the run that is replayed had fewer messages")
         return src
+
+    def receive(self, src: int, tag: Tags, timeout: float | None) -> Message | None:
+        """Wait for a message, and take it: see `Transport.recv`."""
+        owner = self._owner
+        limit = owner.timeout if timeout is None else timeout
+        remaining, deadline = limit, None
+        if timeout == 0 and src != ANY:
+            owner._progress(src, 0)
+        while (message := self.pop(src, tag)) is None:
+            self.check(src, tag)
+            if timeout == 0:
+                return None
+            if deadline is not None:
+                remaining = deadline - owner._running()
+            else:
+                deadline = owner._running() + limit
+            if remaining <= 0:
+                raise self.overdue(named(tag), src, limit)
+            owner._progress(src, min(remaining, SLICE_S))
+        return message
 
     def check(self, src: int, tag: Tags) -> None:
         """Check that a message may yet come. Raises PeerLost, PeerReturned, RunFailed."""

@@ -1,4 +1,4 @@
-"""What travels between ranks, and what may go wrong on the way."""
+"""What travels between ranks, what may go wrong on the way, and what a transport is set up with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
+from records.recorder import Recorder
+from transports.link import Link
+
 if TYPE_CHECKING:
     from transports.base import Transport
+
+
+class Setup(NamedTuple):
+    """What a launcher gives the transport of a rank: see `Transport`."""
+
+    device: torch.device
+    timeout: float
+    recorder: Recorder
+    link: Link | None = None
 
 
 class Alignment(NamedTuple):

@@ -23,23 +23,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from transports.base import Setup
-from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import Tags
 from transports.link import Held
-from transports.messages import Message, PeerLost, as_vector
-from transports.remote import WHY, Remote, Sending
+from transports.messages import Message, PeerLost, Setup, as_vector
+from transports.remote import WHY, Buffers, Remote, Sending
 from transports.timing import sleep
 
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
-_TOGETHER = 1 << 20
-"""Bytes of a payload that still travels in one piece with its header."""
+_TOGETHER = 1 << 20  # bytes of a payload that still travels in one piece with its header
+# Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it.
 _AHEAD = 2
-"""Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it."""
-_PARTING_S = 1.5
-"""Seconds that `close` takes at most after a death."""
+_PARTING_S = 1.5  # that `close` takes at most after a death
 
 
 class ProcessGroup(Remote):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from transports.base import Setup
+from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
 

@@ -16,17 +16,17 @@ import select
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from transports import timing
-from transports.base import NO_LIMIT, Setup, Transport
+from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
-from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
+from transports.messages import Delivered, Message, OutOfSharedMemory, PeerLost, PeerReturned, Setup, Work, as_vector
 from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
-from transports.segments import share
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
@@ -252,3 +252,24 @@ class SharedMemory(Transport):
         for peer in peers:
             peer.lose(died=True)
         self._endpoint.close()
+
+
+def share(vector: torch.Tensor) -> torch.Tensor:
+    """Move a vector to shared memory; that of a GPU is shared as it is. Raises OutOfSharedMemory."""
+    try:
+        return vector if vector.is_cuda else vector.share_memory_()
+    except RuntimeError as error:
+        remove_segments(os.getpid())
+        raise OutOfSharedMemory(
+            f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def remove_segments(pid: int) -> None:
+    """Remove the names in /dev/shm that a process has left: killed while it opened them, or for want of memory.
+
+    torch removes the others as soon as a segment is open.
+    """
+    for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+        path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from tests.disk import note_disk
 from tests.ranks import LIMIT
 from tests.runs import N_TRAIN, made
 from training import run
-from transports.base import Setup
+from transports.messages import Setup
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 

@@ -10,7 +10,7 @@ import torch
 
 from launchers.fork_server import start_context
 from records.recorder import Recorder
-from transports.base import Setup
+from transports.messages import Setup
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 

@@ -7,7 +7,8 @@ import torch
 from records.recorder import Recorder
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, values
-from transports.base import Setup, Transport
+from transports.base import Transport
+from transports.messages import Setup
 
 pytestmark = [*NEEDS_MPI]
 

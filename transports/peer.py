@@ -155,7 +155,9 @@ class Peer:
                 give_back = partial(self.release, ticket)
                 self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
             elif kind == VECTOR:
-                vector = to_vector(data[body:start], dtype).to(self._transport.device)
+                raw, element = bytearray(data[body:start]), DTYPES[dtype]
+                vector = torch.frombuffer(raw, dtype=element) if raw else torch.empty(0, dtype=element)
+                vector = vector.to(self._transport.device)
                 self._transport.arrive(Message(self.rank, tag, vector, None, start - body, n), sent, leaves)
             elif kind == OBJECT:
                 # The receiver unpickles it, which may fail.
@@ -239,10 +241,3 @@ def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0
     dtype = code_of(vector.dtype)
     raw = vector.cpu().view(torch.uint8).numpy().tobytes()
     return frame(VECTOR, tag, raw, n=n, sent=sent, leaves=leaves, dtype=dtype)
-
-
-def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:
-    """Return the vector in the payload of a vector frame."""
-    if not raw:
-        return torch.empty(0, dtype=DTYPES[dtype])
-    return torch.frombuffer(bytearray(raw), dtype=DTYPES[dtype])

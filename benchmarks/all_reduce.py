@@ -36,6 +36,7 @@ from ring_all_reduce_builtin import join
 from strategies.collectives import naive_all_reduce, ring_all_reduce
 from training import launch
 from transports.base import Transport
+from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
 Peer = Literal["gloo", "mpi"]
@@ -63,19 +64,19 @@ def calls_in_a_block(numel: int) -> int:
 
 def on_rank(transport: Transport, settings: AllReduceSettings) -> list[Seconds]:
     """Measure all sizes on one rank."""
-    recorder, peers = Recorder(transport.rank, True), Peers()
+    setup, peers = Setup(transport.device, transport.timeout, Recorder(transport.rank, True)), Peers()
     with ExitStack() as stack:
         if "gloo" in settings.peers:
             join(transport, "gloo")
             group: Any = dist.new_group(backend="gloo")  # of its own: the transport uses the default one
-            over_gloo = stack.enter_context(ProcessGroup(transport.device, transport.timeout, recorder))
+            over_gloo = stack.enter_context(ProcessGroup(setup))
             peers["gloo"] = over_gloo, partial(dist.all_reduce, group=group)
         if "mpi" in settings.peers:
             from mpi4py import MPI
 
             from transports.mpi import Mpi
 
-            over_mpi = stack.enter_context(Mpi(transport.device, transport.timeout, recorder))
+            over_mpi = stack.enter_context(Mpi(setup))
             peers["mpi"] = over_mpi, lambda vector: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, vector.numpy())
         return [measure_size(transport, peers, numel, settings.repeats) for numel in settings.sizes]
 

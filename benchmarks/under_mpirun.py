@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from launchers.devices import set_up
+from launchers.launcher import Job
 from records.errors import RunFailed, UsageError
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
@@ -60,11 +61,11 @@ def main(folder: Path) -> None:
     rank, world_size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     multiprocessing.current_process().authkey = b"one run"  # who hands out memory asks for it
     work, args, record = pickle.loads((folder / "job").read_bytes())
-    device, recorder = set_up("cpu", rank, world_size, record, seed=0)
+    setup = set_up(Job(work, world_size, args, record=record), rank)
     peers = [peer for peer in range(world_size) if peer != rank]
     inbound, outbound = {peer: pipe(peer, rank) for peer in peers}, {peer: pipe(rank, peer) for peer in peers}
     endpoint = Endpoint(rank, world_size, inbound, outbound, pipe("deaths", rank))
-    transport = SharedMemory(endpoint, device, 120.0, recorder)
+    transport = SharedMemory(endpoint, setup)
     result = work(transport, *args)
     transport.barrier()
     transport.close()

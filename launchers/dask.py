@@ -76,26 +76,23 @@ def launch(job: Job, scheduler: str | None = None) -> list[Any]:
     if job.restarts:
         raise UsageError(f"--restarts {job.restarts}: Dask starts no rank again; leave it out")
     sent = dumps(job.for_rank(), "Dask's workers")
-    with _own_cluster(n, timeout) if scheduler is None else _cluster(scheduler, timeout) as client:
+    with _own_cluster(n, timeout) if scheduler is None else _connect(scheduler, timeout) as client:
         ranks = Ranks(client, choose_workers(client, n, timeout, scheduler), job)
         ranks.start(sent)
         return ranks.results()
 
 
-@contextmanager
-def _cluster(scheduler: str, timeout: float) -> Iterator["Client"]:
+def _connect(scheduler: str, timeout: float) -> "Client":
     """Connect to an existing cluster as a client. Raises UsageError."""
     from distributed import Client
 
     try:
-        client = Client(scheduler, timeout=timeout, set_as_default=False)
+        return Client(scheduler, timeout=timeout, set_as_default=False)
     except OSError as error:
         raise UsageError(
             f"--scheduler {scheduler}: no Dask scheduler has answered within {timeout:g} s (--timeout); "
             "give the address that `dask scheduler` shows"
         ) from error
-    with client:
-        yield client
 
 
 @contextmanager

@@ -1,23 +1,37 @@
-"""The ranks of one run as Dask's client sees them: sent to workers, watched, their results brought home."""
+"""The ranks of one run in Dask: sent to workers, watched and brought home by its client; and one rank in its worker.
 
+Of what surrounds the work of a rank, nothing is left in the worker.
+"""
+
+import os
 import pickle
+import platform
 import queue
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
-from distributed import Client, Future
+import cloudpickle
+import torch.distributed as dist
+from distributed import Client, Future, get_worker
 from distributed.comm import get_address_host
 
-from launchers import dask_worker
-from launchers.dask_worker import REPORTS, Place
-from launchers.failures import Failure, explain
+from launchers.devices import as_before, set_up
+from launchers.environment import die_with_parent
+from launchers.failures import Failure, do_work, explain, failure_of
 from launchers.launcher import Job
+from launchers.member import uses_nccl
 from records.errors import RunFailed, UsageError, one_line
+from transports.rendezvous import connect, serve_store
 from transports.timing import SLICE_S, RunningClock
 
+REPORTS = "reports of ranks"  # the topic of Dask's events
+_one_rank = threading.Lock()  # torch.distributed is a process's, and not a thread's
 _GRACE_S = 3.0  # how long, once a cause is known, the other ranks may say what they were waiting for
 _LOOK_S = 1.0  # between two looks at the workers
 _CAUSES = ("usage", "stopped", "died", "raised")  # failures that need no other to explain them
@@ -30,7 +44,7 @@ def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None
     """
     option = f"--scheduler {scheduler}" if scheduler else "--launcher dask"
     addresses = sorted(_workers(client, timeout), key=lambda one: (get_address_host(one), len(one), one))[:n]
-    futures = [submit(client, one, dask_worker.introduce, scheduler is None) for one in addresses]
+    futures = [submit(client, one, introduce, scheduler is None) for one in addresses]
     processes = set()
     for address, future in zip(addresses, futures, strict=True):
         try:
@@ -76,6 +90,17 @@ def submit(client: Client, address: str, function: Callable[..., Any], *args: An
     return client.submit(call, called, *futures, workers=[address], allow_other_workers=False, retries=0, pure=False)
 
 
+@dataclass(frozen=True)
+class Place:
+    """A rank's number, and where it finds the others; `local`: its number among those of its host, and how many."""
+
+    run: str
+    rank: int
+    world_size: int
+    local: tuple[int, int]
+    store: tuple[str, int]
+
+
 @dataclass
 class Ranks:
     """The ranks of one run on these workers of Dask, in rank order."""
@@ -96,7 +121,7 @@ class Ranks:
         try:
             # A copy for each, so that none depends on the life of another.
             data = client.scatter(sent, workers=addresses, broadcast=True, hash=False, timeout=self.job.timeout)
-            self.meeting = submit(client, addresses[0], dask_worker.Meeting, self.job.timeout)
+            self.meeting = submit(client, addresses[0], Meeting, self.job.timeout)
             store = submit(client, addresses[0], attrgetter("address"), self.meeting).result(self.job.timeout)
         except (OSError, RuntimeError) as error:
             raise RunFailed(f"Dask's workers could not be sent the run: {one_line(error)}") from error
@@ -104,7 +129,7 @@ class Ranks:
         for rank, address in enumerate(addresses):
             local = hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
             place = Place(self.run, rank, len(addresses), local, store)
-            future = submit(client, address, dask_worker.be_rank, place, data)
+            future = submit(client, address, be_rank, place, data)
             future.add_done_callback(lambda future, rank=rank: self.inbox.put((rank, "done", future)))
             self.futures.append(future)
 
@@ -144,8 +169,8 @@ class Ranks:
         try:
             data = future.result(self.job.timeout)
         except Exception as error:  # which Dask raises, since a rank catches its own
-            others = tuple(other for other in range(self.job.world_size) if other != rank)
-            given_up = Failure("lost_peer", f"was given up by Dask: {one_line(error)}", ranks=others)
+            ranks = tuple(range(self.job.world_size))
+            given_up = Failure("lost_peer", f"was given up by Dask: {one_line(error)}", ranks=ranks)
             return "failed", self._deaths().get(rank, given_up)
         try:
             kind, value = pickle.loads(data)
@@ -161,3 +186,74 @@ class Ranks:
             for rank, address in enumerate(self.addresses)
             if address not in alive
         }
+
+
+# In a worker
+
+
+def introduce(ends_with_parent: bool) -> tuple[str, int]:
+    """Return which process this worker is; on request, end it when the process that started it ends."""
+    if ends_with_parent:
+        die_with_parent()
+    return platform.node(), os.getpid()
+
+
+class Meeting:
+    """Where the ranks find each other: a store in this process for as long as the object lives, which Dask keeps."""
+
+    def __init__(self, timeout: float) -> None:
+        host = get_address_host(get_worker().address)
+        self._store = serve_store(host, timeout)
+        self.address = host, self._store.port
+
+
+def be_rank(place: Place, job: bytes) -> bytes:
+    """Run one rank; return ("result", its result) or ("failed", the Failure), pickled."""
+    try:
+        return cloudpickle.dumps(("result", _work(place, job)))
+    except BaseException as error:  # SystemExit would end the worker
+        ranks = range(place.world_size)
+        failure = failure_of(error, ranks)
+        if isinstance(error, dist.DistError):
+            failure = Failure("lost_peer", f"did not find its peers: {one_line(error)}", "its peers", tuple(ranks))
+        return cloudpickle.dumps(("failed", failure))
+
+
+def _work(place: Place, pickled: bytes) -> Any:
+    report = _report(place)
+    job: Job = pickle.loads(pickled)
+    with _alone(job.timeout), as_before():
+        host, port = place.store
+        store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=job.timeout))
+        if store.add(f"starts of rank {place.rank}", 1) > 1:
+            raise RunFailed("Dask has started it a second time, and its peers are those of the first")
+        meeting = store, place.rank, place.world_size
+        with connect(set_up(job, place.rank, place.local), uses_nccl(job, place.local[1]), meeting) as transport:
+            return do_work(job, transport, report)
+
+
+def _report(place: Place) -> Callable[[Any], None]:
+    """Return what a rank reports by. It raises RunFailed when the launcher no longer waits for the rank."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def report(value: Any) -> None:
+        task = worker.state.tasks.get(key)
+        if task is None or task.state != "executing":  # Dask ends no thread: it only forgets the task
+            raise RunFailed("the client of Dask that started the run is gone, or waits for it no longer")
+        worker.log_event(REPORTS, [place.run, place.rank, cloudpickle.dumps(value)])
+
+    return report
+
+
+@contextmanager
+def _alone(timeout: float) -> Iterator[None]:
+    """Wait until no other rank runs in this process; leave no process group. Raises RunFailed."""
+    if not _one_rank.acquire(timeout=timeout):
+        raise RunFailed(f"a rank of another run has not ended within {timeout:g} s (--timeout) in the same Dask worker")
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _one_rank.release()

@@ -7,34 +7,30 @@ from functools import partial
 
 import torch
 
+from launchers.launcher import Job
 from records.recorder import Recorder
+from transports.messages import Setup
 
 
-def set_up(
-    kind: str,
-    rank: int,
-    world_size: int,
-    record: bool,
-    seed: int,
-    local: tuple[int, int] | None = None,
-    cores: int | None = None,
-) -> tuple[torch.device, Recorder]:
-    """Make this process a rank of so many, `kind` being cpu, cuda or meta: its device, and the recorder of its events.
+def set_up(job: Job, rank: int, local: tuple[int, int] | None = None, cores: int | None = None) -> Setup:
+    """Make this process a rank of the job; return what its transport needs.
 
     `local`: its number among the ranks of its machine, and how many these are; None: all are on one machine.
     `cores`: how many cores these ranks may use together; None: those of this process.
     What is global in a process is set here, and nowhere in what a rank does: the threads and the random state.
     """
-    local_rank, local_size = local or (rank, world_size)
+    local_rank, local_size = local or (rank, job.world_size)
     use_share_of_cores(local_size, cores)
+    on_gpu = job.device == "cuda"
     # Dropout differs between ranks. torch.manual_seed is slow: it notes the seed for kinds of GPU that are not there.
-    (torch.manual_seed if kind == "cuda" else torch.default_generator.manual_seed)(seed + 1 + rank)
-    device = torch.device(kind)
-    if kind == "cuda":  # ranks beyond the GPUs of a machine share them
+    (torch.manual_seed if on_gpu else torch.default_generator.manual_seed)(job.seed + 1 + rank)
+    device = torch.device(job.device)
+    if on_gpu:  # ranks beyond the GPUs of a machine share them
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     # On a GPU the recorder waits for the work that is queued there.
-    return device, Recorder(rank, record, partial(torch.cuda.synchronize, device) if kind == "cuda" else None)
+    recorder = Recorder(rank, job.record, partial(torch.cuda.synchronize, device) if on_gpu else None)
+    return Setup(device, job.timeout, recorder, job.link)
 
 
 def usable_cores() -> set[int]:

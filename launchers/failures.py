@@ -49,14 +49,14 @@ def with_advice(text: str) -> str:
     return f"{text}: {_OWN_LOOP}" if CLOSED in text or f"'{STEPS_TAKEN}'" in text else text
 
 
-def failure_of(error: BaseException, peers: Sequence[int]) -> Failure:
-    """Return how a rank failed whose work raised this; `peers` are the other ranks. Call it where it is handled."""
+def failure_of(error: BaseException, ranks: Sequence[int]) -> Failure:
+    """Return how a rank failed whose work raised this; `ranks` are all, also itself. Call it where it is handled."""
     if isinstance(error, UsageError):
         return Failure("usage", str(error))
     if isinstance(error, RunFailed | OutOfSharedMemory):
         return Failure("stopped", str(error))
     if isinstance(error, PeerLost):
-        return Failure("lost_peer", str(error), error.what, tuple(peers) if error.rank == ANY else (error.rank,))
+        return Failure("lost_peer", str(error), error.what, tuple(ranks) if error.rank == ANY else (error.rank,))
     if isinstance(error, WaitTimeout):
         return Failure("timeout", str(error), error.what, error.ranks)
     return Failure("raised", f"{type(error).__name__}: {text_of(error)}", trace=traceback.format_exc())
@@ -79,14 +79,12 @@ def explain(
     name = f"rank {rank} ({roles[rank]})"
     text = {
         "stopped": f"{name}: {cause.message}",
-        "died": f"{name} {cause.message}",
         "raised": f"{name} raised {cause.message}",
         "silent": f"{name} has not answered for more than {timeout:g} s (--timeout): stopped, or out of memory",
         "timeout": f"{name} waited {timeout:g} s for {cause.waited_for}: if a step takes that long, raise --timeout",
         "busy": f"{name} kept others waiting and did not wait for any rank: it hangs, or if a step takes that long, "
         "raise --timeout",
-        "lost_peer": f"{name} {cause.message}",
-    }[cause.kind]
+    }.get(cause.kind, f"{name} {cause.message}")  # died, lost_peer
     waits = [
         f"rank {other} ({roles[other]}) waited for {failure.waited_for}"
         for other, failure in sorted(failures.items())

@@ -18,7 +18,7 @@ from launchers.environment import environment
 from launchers.sockets import claim_folder
 from records.errors import RunFailed
 from records.interrupts import interrupts_wait
-from transports.timing import sleep
+from transports.timing import at_intervals, sleep
 
 _PRELOADED = ["torch"]
 _LEAST_PATIENCE_S = 60.0  # it may have to load torch first, on a machine that is busy
@@ -76,14 +76,12 @@ def _ensure_running() -> None:
 
 
 def _pid() -> int | None:
-    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    return pid
+    return getattr(forkserver._forkserver, "_forkserver_pid", None)
 
 
 def end_fork_server() -> None:
     """Kill the fork server, if there is one: waiting for it raises an error. The next start makes a new one."""
-    pid = _pid()
-    if pid is not None:
+    if (pid := _pid()) is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -113,28 +111,20 @@ def starting(timeout: float) -> Iterator[None]:
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
     Raises RunFailed, in one line, for what goes wrong.
     """
-    over, gave_up = threading.Event(), threading.Event()
+    left, gave_up = max(timeout, _LEAST_PATIENCE_S), False
 
-    def watch(came: list[int]) -> None:
-        left = max(timeout, _LEAST_PATIENCE_S)  # counted in ticks, which stop when this process is stopped
-        while not over.wait(_TICK_S):
-            left = min(left, _INTERRUPTED_S) if came else left
-            left -= _TICK_S
-            if left <= 0:
-                gave_up.set()
-                end_fork_server()
-                return
+    def watch() -> None:
+        nonlocal left, gave_up
+        left = (min(left, _INTERRUPTED_S) if came else left) - _TICK_S  # ticks stop when this process is stopped
+        if left <= 0 and not gave_up:
+            gave_up = True
+            end_fork_server()
 
-    with interrupts_wait() as came:
-        watcher = threading.Thread(target=watch, args=(came,), daemon=True)
-        watcher.start()
+    with interrupts_wait() as came, at_intervals(_TICK_S, watch):
         try:
             yield
         except (OSError, EOFError) as error:
-            raise RunFailed(_why(error, gave_up.is_set())) from error
-        finally:
-            over.set()
-            watcher.join()
+            raise RunFailed(_why(error, gave_up)) from error
 
 
 def _why(error: Exception, gave_up: bool) -> str:

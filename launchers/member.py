@@ -1,6 +1,5 @@
 """A rank of a run that others have started: torchrun, mpirun or Dask. It shares no memory with its peers."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +43,6 @@ def _agreed(transport: Transport, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-def uses_nccl(device: str, local_size: int, roles: Sequence[str]) -> bool:
+def uses_nccl(job: Job, local_size: int) -> bool:
     """Return whether tensors go by NCCL: each rank of this machine has a GPU of its own, and none is a server."""
-    return device == "cuda" and local_size <= torch.cuda.device_count() and "server" not in roles
+    return job.device == "cuda" and local_size <= torch.cuda.device_count() and "server" not in job.roles

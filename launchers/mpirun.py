@@ -48,10 +48,9 @@ def launch(job: Job) -> list[Any]:
     _wait_for_all(world, job.timeout)
     machine = world.Split_type(MPI.COMM_TYPE_SHARED)
     cores = len(set().union(*machine.allgather(usable_cores())))  # mpirun may give each rank some of its own
-    local = machine.rank, machine.size
-    place, recorder = set_up(job.device, world.rank, world.size, job.record, job.seed, local, cores)
+    setup = set_up(job, world.rank, (machine.rank, machine.size), cores)
     machine.Free()
-    transport = Mpi(place, job.timeout, recorder, job.link)
+    transport = Mpi(setup)
     transport.align_clocks()
     return take_part(transport, job)
 

@@ -17,7 +17,7 @@ from launchers.failures import do_work, failure_of
 from launchers.launcher import Job
 from transports.pipes import Endpoint
 from transports.shared_memory import SharedMemory
-from transports.timing import sleep
+from transports.timing import at_intervals
 
 HEARTBEAT_S = 0.5
 
@@ -42,12 +42,6 @@ class _ToLauncher:
                 print("error: the launcher is gone; the run has ended without records", file=sys.stderr, flush=True)
             os._exit(1)
 
-    def beat(self) -> None:
-        """Report at intervals that this process is alive; never return."""
-        while True:
-            self.send("alive")
-            sleep(HEARTBEAT_S)
-
 
 def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     # multiprocessing's thread that hands out memory shows so that a peer died while it asked; the launcher tells that
@@ -63,18 +57,16 @@ def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that was closed: the launcher ends the ranks
     sys.excepthook = _quiet_about_dead_peers
     launcher = _ToLauncher(pipe, endpoint.rank)
-    threading.Thread(target=launcher.beat, daemon=True).start()
     try:
-        place, recorder = set_up(job.device, endpoint.rank, endpoint.world_size, job.record, job.seed)
-        transport = SharedMemory(endpoint, place, job.timeout, recorder, job.link)
-        result = do_work(job, transport, partial(launcher.send, "report"))
-        transport.close()
-        launcher.send("result", result)
+        with at_intervals(HEARTBEAT_S, partial(launcher.send, "alive")):
+            transport = SharedMemory(endpoint, set_up(job, endpoint.rank))
+            result = do_work(job, transport, partial(launcher.send, "report"))
+            transport.close()
+            launcher.send("result", result)
     except SystemExit:
         raise  # the launcher reports its exit code
     except BaseException as error:
-        peers = [peer for peer in range(endpoint.world_size) if peer != endpoint.rank]
-        launcher.send("failed", failure_of(error, peers))
+        launcher.send("failed", failure_of(error, range(endpoint.world_size)))
     # Without the interpreter's own end, which takes libraries down in an order that can hang. Nothing is left to do.
     sys.stdout.flush()
     sys.stderr.flush()

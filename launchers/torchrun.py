@@ -35,9 +35,9 @@ def launch(job: Job) -> list[Any]:
     if job.world_size != started or job.restarts:
         raise UsageError(f"torchrun started {started} ranks, not {job.world_size}, and starts none again")
     local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    place, recorder = set_up(job.device, rank, started, job.record, job.seed, local)
+    setup = set_up(job, rank, local)
     try:
-        transport = connect(place, job.timeout, recorder, job.link, nccl=uses_nccl(job.device, local[1], job.roles))
+        transport = connect(setup, uses_nccl(job, local[1]))
     except RuntimeError as error:
         raise RunFailed(f"torch.distributed did not start: {' '.join(str(error).split())}") from error
     return take_part(transport, job)

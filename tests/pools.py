@@ -232,12 +232,13 @@ def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], r
     from mpi4py import MPI
 
     from records.recorder import Recorder
+    from transports.messages import Setup
     from transports.mpi import Mpi
 
     world = MPI.COMM_WORLD
     # Never freed: a rank may close before a peer, whose last words must not turn up in the next communicator.
     comm = world.Create_group(world.group.Incl(range(world_size)))
-    with Mpi(torch.device("cpu"), LIMIT, Recorder(comm.rank, record), link, comm) as transport:
+    with Mpi(Setup(torch.device("cpu"), LIMIT, Recorder(comm.rank, record), link), comm) as transport:
         transport.align_clocks()
         return check(transport, *args)
 

@@ -22,6 +22,7 @@ from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.pools import MpiRanks, Pool, rank_here
 from transports.base import Message, Transport
 from transports.link import Link
+from transports.messages import Setup
 from transports.pipes import Endpoint, wire
 from transports.process_group import ProcessGroup
 from transports.shared_memory import SharedMemory
@@ -118,34 +119,31 @@ def virtual_time(world_size: int, deaths: Sequence[Death] = ()) -> VirtualTime:
 def _on_shared_memory(
     check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None, endpoint: Endpoint
 ) -> Any:
-    recorder = Recorder(endpoint.rank, record)
-    with SharedMemory(endpoint, torch.device("cpu"), LIMIT, recorder, link) as transport:
+    setup = Setup(torch.device("cpu"), LIMIT, Recorder(endpoint.rank, record), link)
+    with SharedMemory(endpoint, setup) as transport:
         return check(transport, *args)
 
 
 def _on_process_group(
     folder: str, world_size: int, check: Callable[..., Any], args: tuple[Any, ...], record: bool, link: Link | None
 ) -> Any:
-    with _process_group(
-        folder, world_size, torch.device("cpu"), LIMIT, Recorder(rank_here(), record), link
-    ) as transport:
+    setup = Setup(torch.device("cpu"), LIMIT, Recorder(rank_here(), record), link)
+    with _process_group(folder, world_size, setup) as transport:
         return check(transport, *args)
 
 
-def _process_group(
-    folder: str, world_size: int, device: torch.device, timeout: float, recorder: Recorder, link: Link | None
-) -> ProcessGroup:
+def _process_group(folder: str, world_size: int, setup: Setup) -> ProcessGroup:
     rendezvous = f"file://{folder}/rendezvous"
-    dist.init_process_group("gloo", init_method=rendezvous, rank=recorder.rank, world_size=world_size)
-    transport = ProcessGroup(device, timeout, recorder, link)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=setup.recorder.rank, world_size=world_size)
+    transport = ProcessGroup(setup)
     transport.align_clocks()
     return transport
 
 
 def _rank(transport: Transport, engine: str, folder: str, check: Callable[..., Any], *args: Any) -> Any:
     if engine.startswith("process_group"):
-        recorder, link = Recorder(transport.rank), held_back(engine)
-        transport = _process_group(folder, transport.world_size, transport.device, transport.timeout, recorder, link)
+        setup = Setup(transport.device, transport.timeout, Recorder(transport.rank), held_back(engine))
+        transport = _process_group(folder, transport.world_size, setup)
     result = check(transport, *args)
     unfinished = Path(folder, f"{transport.rank}.unfinished")
     unfinished.write_bytes(pickle.dumps(result))

@@ -7,8 +7,8 @@ dead peers, and records every message. Its kinds decide how bytes get across, su
 import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, overload
@@ -91,15 +91,13 @@ class Transport(ABC):
         """Return the seconds that this rank has computed."""
         return timing.cpu_seconds()
 
-    @contextmanager
-    def while_busy(self, tell: Callable[[], None]) -> Iterator[None]:
+    def while_busy(self, tell: Callable[[], None]) -> AbstractContextManager[None]:
         """Call `tell` at intervals during the block, in which this rank computes and calls nothing of the transport.
 
         Four times in a `timeout`, so that a rank that waits for this one knows that it is alive: a stopped or dead
         process calls nothing. The intervals are those of the wall clock.
         """
-        with timing.at_intervals(self.timeout / 4, tell):
-            yield
+        return timing.at_intervals(self.timeout / 4, tell)
 
     # What each kind of transport does
 

@@ -66,12 +66,9 @@ class Header(NamedTuple):
     tag: str = ""
     dtype: torch.dtype = torch.uint8
     numel: int = 0
-    n: float = 0
-    """The number beside the payload, an int64 or a float64."""
-    sent: float = 0.0
-    """When it was sent."""
-    leaves: float = 0.0
-    """When it begins to leave its sender's card."""
+    n: float = 0  # the number beside the payload, an int64 or a float64
+    sent: float = 0.0  # when
+    leaves: float = 0.0  # when it begins to leave its sender's card
 
     @property
     def nbytes(self) -> int:

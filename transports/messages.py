@@ -1,14 +1,27 @@
-"""What travels between ranks, and what may go wrong on the way."""
+"""What travels between ranks, what may go wrong on the way, and what a transport is set up with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
+from records.recorder import Recorder
+from transports.link import Link
+
 if TYPE_CHECKING:
     from transports.base import Transport
+
+
+class Setup(NamedTuple):
+    """What a launcher gives the transport of a rank: see `Transport`."""
+
+    device: torch.device
+    timeout: float
+    recorder: Recorder
+    link: Link | None = None
 
 
 class Alignment(NamedTuple):
@@ -70,22 +83,18 @@ class Work(ABC):
 class Delivered(Work):
     """A message whose receiver no longer reads the sender's memory."""
 
-    @property
-    def done(self) -> bool:
-        """True."""
-        return True
+    done = True
 
     def wait(self) -> None:
         """Return at once."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Pending(Work):
-    """A message on its way from `transport` to rank `dst`."""
+    """A message on its way to rank `_dst`."""
 
-    __slots__ = ("_dst", "_transport")
-
-    def __init__(self, transport: "Transport", dst: int) -> None:
-        self._transport, self._dst = transport, dst
+    _transport: "Transport"
+    _dst: int
 
     @abstractmethod
     def _is_done(self) -> bool:
@@ -132,38 +141,25 @@ class Receiver(Protocol):
     def _synchronize(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Message:
     """A received message: `tensor` (a vector, None for an object) or `object`, and `n`, the number beside it.
 
     `tensor` is good until `release()`; after `detach()`, as long as it is kept. `nbytes` is the payload's size.
     """
 
-    __slots__ = (
-        "_give_back", "_noted", "_receiver", "_t0", "n", "nbytes", "object", "order", "src", "tag", "tensor", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        src: int,
-        tag: str,
-        tensor: torch.Tensor | None,
-        obj: Any,
-        nbytes: int,
-        n: float = 0,
-        give_back: Callable[[], None] | None = None,
-    ) -> None:
-        self.src = src
-        self.tag = tag
-        self.tensor = tensor
-        self.object = obj
-        self.nbytes = nbytes
-        self.n: Any = n  # an int or a float, as it was sent
-        self.order = (0.0, 0)  # when it was sent, and its number among those that arrived
-        self.version = -1  # of the parameters that it was computed on, where a server keeps count of them
-        self._give_back = give_back  # reports to the sender that its memory is free; None: the receiver reads none
-        self._receiver: Receiver | None = None
-        self._t0 = 0.0
-        self._noted = False
+    src: int
+    tag: str
+    tensor: torch.Tensor | None
+    object: Any
+    nbytes: int
+    n: Any = 0  # an int or a float, as it was sent
+    _give_back: Callable[[], None] | None = None  # tells the sender that its memory is free; None: none of it is read
+    order: tuple[float, int] = (0.0, 0)  # when it was sent, and its number among those that arrived
+    version: int = -1  # of the parameters that it was computed on, where a server keeps count of them
+    _receiver: Receiver | None = None
+    _t0: float = 0.0
+    _noted: bool = False
 
     def log_receipt(self) -> Self:
         """Record the receipt now: the message will be held longer than it is read."""

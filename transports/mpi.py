@@ -14,22 +14,20 @@ mpirun ends all ranks when one dies. So a peer is lost here only by closing its 
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from mpi4py import MPI
 
 from records.errors import UsageError
-from records.recorder import Recorder
 from transports import timing
-from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import ANY
-from transports.link import Held, Link
-from transports.messages import Message
-from transports.mpi_messages import LongVector, Sent, memory_of
-from transports.remote import WHY, Remote
+from transports.link import Held
+from transports.messages import Message, Setup, wait_until
+from transports.remote import WHY, Buffers, Remote, Sending
 
 _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause
@@ -43,19 +41,12 @@ _abandoned: list[Any] = []  # what MPI may still use, of transports whose close 
 class Mpi(Remote):
     """`Transport` over a communicator, by default one of its own for all ranks that mpirun has started."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-        comm: MPI.Intracomm | None = None,
-    ) -> None:
+    def __init__(self, setup: Setup, comm: MPI.Intracomm | None = None) -> None:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise UsageError("this MPI allows calls from one thread only; a rank that is busy needs a second one")
         self._own_comm = comm is None
         self._comm = MPI.COMM_WORLD.Dup() if comm is None else comm
-        super().__init__(self._comm.rank, self._comm.size, device, timeout, recorder, link)
+        super().__init__(self._comm.rank, self._comm.size, setup)
         self._lock = threading.RLock()  # one thread at a time: a second one sends while the first is busy
         self._sending: dict[int, deque[Sent]] = {peer: deque() for peer in self.peers}
         # Messages whose header has come, by source, in order: request, header, payload, what holds it back, ticket.
@@ -95,14 +86,14 @@ class Mpi(Remote):
 
     # Sending
 
-    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> Sent:
+    def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> "Sent":
         raw, nbytes = pack(header), header.nbytes
         with self._lock:
             requests = [self._comm.Isend(raw, dst, _HEADER)]
             if nbytes:
                 ticket = self._payloads_sent[dst] = (self._payloads_sent[dst] + 1) % _TICKETS
                 requests.append(self._comm.Isend(memory_of(payload, nbytes), dst, _PAYLOAD + ticket))
-            sent = Sent(self, dst, requests, payload, left)
+            sent = Sent(self, dst, left, requests, payload)
             self._sending[dst].append(sent)
             if len(self._sending[dst]) > _UNSEEN:
                 self._forget_gone()
@@ -223,3 +214,87 @@ class Mpi(Remote):
                 self._fetch_unread()
                 pause = min(_LONGEST_PAUSE_S, waited / 8, seconds - waited)
                 timing.sleep(min(pause, self.link.due(self.now())) if self.link else pause)
+
+
+class LongVector(Message):
+    """A long vector that comes when it is read: right to where it is to be, if that is known."""
+
+    __slots__ = ("_header", "_mpi", "_request", "_ticket")
+
+    def __init__(self, transport: Mpi, src: int, header: Header, ticket: int) -> None:
+        super().__init__(src, header.tag, torch.empty(0), None, header.nbytes, header.n)
+        self._mpi, self._ticket = transport, ticket
+        self._header = header
+        self._request: MPI.Request | None = None  # None: not even begun
+
+    def fetch(self, out: torch.Tensor | None = None) -> None:
+        """Begin to receive it, unless it is on its way: into `out`, or into a buffer."""
+        if self._request is None:
+            buffers = self._mpi.buffers
+            self.tensor = buffers.take(self._header.numel, self._header.dtype) if out is None else out
+            self._give_back = partial(buffers.give_back, self.tensor) if out is None else None
+            self._request = self._mpi.receive(self.tensor, self.nbytes, self.src, self._ticket)
+
+    def is_here(self) -> bool:
+        """Whether it has been received."""
+        if self._request is None or not self._request.Test():
+            return False
+        self._mpi.unread.pop((self.src, self._ticket), None)
+        return True
+
+    def _come(self, out: torch.Tensor | None = None) -> None:
+        """Return when it is here."""
+        self.fetch(out)
+        look = partial(self._mpi.wait_for, self.is_here)
+        wait_until(self.is_here, look, self._mpi, f"the elements of {self.tag!r}", self.src)
+
+    @property
+    def vector(self) -> torch.Tensor:
+        """See Message."""
+        self._come()
+        return super().vector
+
+    def copy_to(self, out: torch.Tensor) -> None:
+        """See Message."""
+        fits = out.device.type == "cpu" and out.is_contiguous() and out.dtype == self._header.dtype
+        if fits and out.numel() == self._header.numel:
+            self._come(out)
+        super().copy_to(out)
+
+    def detach(self) -> Self:
+        """See Message."""
+        self._come(torch.empty(self._header.numel, dtype=self._header.dtype) if self._request is None else None)
+        return super().detach()
+
+    def release(self) -> None:
+        """See Message."""
+        self._come()
+        super().release()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Sent(Sending):
+    """See Sending."""
+
+    _transport: Mpi
+    _requests: list[MPI.Request]
+    _payload: Any  # lives as long as MPI reads it
+
+    def has_gone(self) -> bool:
+        """See Sending: whether MPI needs the payload no more."""
+        while self._requests and self._requests[-1].Test():
+            self._requests.pop()
+        if not self._requests:
+            self._payload = None
+        return not self._requests
+
+    def _look(self, seconds: float) -> None:
+        if seconds:
+            self._transport.wait_for(lambda: self.done, seconds)
+        else:
+            self._transport.look()
+
+
+def memory_of(payload: torch.Tensor | bytes | bytearray, nbytes: int) -> Any:
+    """Return the payload as MPI takes it; of a tensor the address, for numpy does not know every dtype."""
+    return MPI.memory.fromaddress(payload.data_ptr(), nbytes) if isinstance(payload, torch.Tensor) else payload

@@ -13,6 +13,7 @@ import pickle
 import select
 import struct
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from transports.base import CLOSED, Transport
+from transports.base import CLOSED
 from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
 from transports.messages import Message, Pending
 
@@ -154,7 +155,9 @@ class Peer:
                 give_back = partial(self.release, ticket)
                 self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
             elif kind == VECTOR:
-                vector = to_vector(data[body:start], dtype).to(self._transport.device)
+                raw, element = bytearray(data[body:start]), DTYPES[dtype]
+                vector = torch.frombuffer(raw, dtype=element) if raw else torch.empty(0, dtype=element)
+                vector = vector.to(self._transport.device)
                 self._transport.arrive(Message(self.rank, tag, vector, None, start - body, n), sent, leaves)
             elif kind == OBJECT:
                 # The receiver unpickles it, which may fail.
@@ -193,14 +196,12 @@ class Peer:
             connection.close()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InPlace(Pending):
-    """A message that `peer` reads in the sender's memory until it releases it."""
+    """A message that a peer reads in the sender's memory until it releases it."""
 
-    __slots__ = ("_peer", "_ticket")
-
-    def __init__(self, transport: Transport, peer: Peer, ticket: int) -> None:
-        super().__init__(transport, peer.rank)
-        self._peer, self._ticket = peer, ticket
+    _peer: Peer
+    _ticket: int
 
     def _is_done(self) -> bool:
         return self._ticket not in self._peer.unreleased
@@ -240,10 +241,3 @@ def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0
     dtype = code_of(vector.dtype)
     raw = vector.cpu().view(torch.uint8).numpy().tobytes()
     return frame(VECTOR, tag, raw, n=n, sent=sent, leaves=leaves, dtype=dtype)
-
-
-def to_vector(raw: bytes | bytearray, dtype: int) -> torch.Tensor:
-    """Return the vector in the payload of a vector frame."""
-    if not raw:
-        return torch.empty(0, dtype=DTYPES[dtype])
-    return torch.frombuffer(bytearray(raw), dtype=DTYPES[dtype])

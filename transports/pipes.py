@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import permutations
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
@@ -33,16 +34,11 @@ class Endpoint:
 
 def wire(world_size: int, context: BaseContext) -> tuple[list[Endpoint], list[Connection]]:
     """Return an endpoint for each rank, and the launcher's ends of the pipes on which it reports deaths to them."""
-    endpoints, notices = [], []
-    for rank in range(world_size):
-        deaths, notice = context.Pipe(duplex=False)
-        endpoints.append(Endpoint(rank, world_size, {}, {}, deaths))
-        notices.append(notice)
-    for src in range(world_size):
-        for dst in range(world_size):
-            if src != dst:
-                endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
-    return endpoints, notices
+    deaths = [context.Pipe(duplex=False) for _ in range(world_size)]
+    endpoints = [Endpoint(rank, world_size, {}, {}, reader) for rank, (reader, _) in enumerate(deaths)]
+    for src, dst in permutations(range(world_size), 2):
+        endpoints[dst].inbound[src], endpoints[src].outbound[dst] = context.Pipe(duplex=False)
+    return endpoints, [writer for _, writer in deaths]
 
 
 def spare_pipes(

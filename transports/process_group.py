@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,23 +23,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from records.recorder import Recorder
-from transports.buffers import Buffers
 from transports.headers import SIZE, Header, Kind, pack, unpack
 from transports.inbox import Tags
-from transports.link import Held, Link
-from transports.messages import Message, PeerLost, as_vector
-from transports.remote import WHY, Remote, Sending
+from transports.link import Held
+from transports.messages import Message, PeerLost, Setup, as_vector
+from transports.remote import WHY, Buffers, Remote, Sending
 from transports.timing import sleep
 
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed
-_TOGETHER = 1 << 20
-"""Bytes of a payload that still travels in one piece with its header."""
+_TOGETHER = 1 << 20  # bytes of a payload that still travels in one piece with its header
+# Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it.
 _AHEAD = 2
-"""Receives from a peer that gloo has before they are needed: it sends nothing before the receiver has allowed it."""
-_PARTING_S = 1.5
-"""Seconds that `close` takes at most after a death."""
+_PARTING_S = 1.5  # that `close` takes at most after a death
 
 
 class ProcessGroup(Remote):
@@ -48,21 +45,12 @@ class ProcessGroup(Remote):
     the CPU.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-        groups: Sequence[Any] = (),
-    ) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), device, timeout, recorder, link)
+    def __init__(self, setup: Setup, groups: Sequence[Any] = ()) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), setup)
         self._groups, self._from_gpu = groups, bool(groups)
         # Of gloo too: a receiver allows a message by one of its own, which must not queue behind the data it sends.
-        self._ways: tuple[Any, ...] = (
-            dist.group.WORLD,
-            dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout)),
-        )
+        limit = timedelta(seconds=self.timeout)
+        self._ways: tuple[Any, ...] = dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit)
         self._changed = threading.Condition(threading.RLock())  # guards the inbox and the set of lost peers
         self._buffers = Buffers()
         self._posting = threading.Lock()  # a payload follows its header
@@ -97,8 +85,7 @@ class ProcessGroup(Remote):
         copied = group is way and header.nbytes <= _TOGETHER
         if copied and header.nbytes:
             pieces = [torch.cat(pieces)]
-        sent = _Sent(self, dst, left)
-        sent.pieces = pieces
+        sent = _Sent(self, dst, left, pieces)
         with self._posting:
             try:
                 for piece, on, tag in zip(pieces, (way, group), (_HEADER, _PAYLOAD), strict=False):
@@ -215,14 +202,13 @@ class ProcessGroup(Remote):
             self.link.happen(self.now())
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Sent(Sending):
     """See Sending: the peer then has its copy. gloo reads the `pieces` until they are received."""
 
-    def __init__(self, transport: ProcessGroup, dst: int, left: float) -> None:
-        super().__init__(transport, dst, left)
-        self.pieces: list[torch.Tensor] = []
-        self.works: list[dist.Work | None] = []
-        self.received = threading.Event()
+    pieces: list[torch.Tensor]
+    works: list[dist.Work | None] = field(default_factory=list)
+    received: threading.Event = field(default_factory=threading.Event)
 
     def has_gone(self) -> bool:
         """See Sending."""

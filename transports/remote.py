@@ -3,28 +3,30 @@
 import os
 import pickle
 import platform
+import threading
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from records.recorder import Recorder
 from transports import timing
 from transports.base import CLOSED, Transport
 from transports.headers import Header, Kind
-from transports.link import Held, Link
-from transports.messages import Alignment, Message, PeerLost, Pending, Work, as_vector
+from transports.link import Held
+from transports.messages import Alignment, Message, PeerLost, Pending, Setup, Work, as_vector
 
+_KEPT = 16  # vectors for reuse; a burst of messages leaves no more
 _ROUNDS = 20
 _CLOCK = "(clock)"
+# Why a peer is gone that has said so, and whether its work is undone.
 WHY = {Kind.GOODBYE: (CLOSED, False), Kind.FAILED: ("it failed", True)}
-"""Why a peer is gone that has said so, and whether its work is undone."""
-_PARTING_S = 2.0
-"""Seconds that a rank which fails has for its goodbyes."""
+_PARTING_S = 2.0  # that a rank which fails has for its goodbyes
 
 
 class Remote(Transport):
@@ -34,19 +36,11 @@ class Remote(Transport):
     alignment: Alignment
     _from_gpu = False  # whether vectors are sent from device to device
 
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None = None,
-        link: Link | None = None,
-    ) -> None:
+    def __init__(self, rank: int, world_size: int, setup: Setup) -> None:
         self.alignment = Alignment(platform.node())
-        super().__init__(rank, world_size, device, timeout, recorder)
+        super().__init__(rank, world_size, setup.device, setup.timeout, setup.recorder)
         self._farewell = Kind.GOODBYE  # sent to all peers at the end
-        self._link = link  # which tells times: it holds messages back from the alignment of the clocks on
+        self._link = setup.link  # which tells times: it holds messages back from the alignment of the clocks on
         self.recorder.rank = self.rank
 
     def now(self) -> float:
@@ -75,16 +69,14 @@ class Remote(Transport):
         self._running = timing.RunningClock(self.now)
 
     def _ask(self) -> None:
-        best = Alignment(self.alignment.host, 0.0, float("inf"))
+        found = []
         for _ in range(_ROUNDS):
             asked = timing.now()
             self._tell(0, None)
             theirs = self._hear(0)
-            answered = timing.now()
-            error = (answered - asked) / 2
-            if error < best.error:
-                best = Alignment(self.alignment.host, theirs - (asked + error), error)
-        self.alignment = best
+            error = (timing.now() - asked) / 2
+            found.append(Alignment(self.alignment.host, theirs - (asked + error), error))
+        self.alignment = min(found, key=attrgetter("error"))
 
     def _tell(self, peer: int, value: Any) -> None:
         """Send something that is not counted as a message."""
@@ -157,14 +149,11 @@ class Remote(Transport):
             self.inbox.put(message, header.sent)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sending(Pending):
-    """Done when this rank's memory is needed no more, and not before it would have `left` this rank's card."""
+    """Done when this rank's memory is needed no more, and not before the time at which it has `_left` the card."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, transport: Transport, dst: int, left: float) -> None:
-        super().__init__(transport, dst)
-        self._left = left
+    _left: float
 
     @abstractmethod
     def has_gone(self) -> bool:
@@ -175,6 +164,32 @@ class Sending(Pending):
         if transport._closed or self._dst in transport.inbox.gone or transport.inbox.over:
             return True
         return self.has_gone() and (not self._left or transport.now() >= self._left)
+
+
+class Buffers:
+    """Vectors that are free for reuse: touching fresh pages takes longer than copying into old ones."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+        self._kept = 0
+        self._lock = threading.Lock()  # one thread may take what another gives back
+
+    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a vector [numel], whatever is in it."""
+        with self._lock:
+            if free := self._free.get((numel, dtype)):
+                self._kept -= 1
+                return free.pop()
+        return torch.empty(numel, dtype=dtype)
+
+    def give_back(self, vector: torch.Tensor) -> None:
+        """Make a vector free for reuse. Where lengths do not recur, all are dropped now and then."""
+        with self._lock:
+            if self._kept == _KEPT:
+                self._free.clear()
+                self._kept = 0
+            self._free.setdefault((vector.numel(), vector.dtype), []).append(vector)
+            self._kept += 1
 
 
 def _clock_of_this_process() -> tuple[str, str]:

@@ -4,37 +4,25 @@ import itertools
 import socket
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
-from records.recorder import Recorder
-from transports.link import Link
+from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
 
-def connect(
-    device: torch.device,
-    timeout: float,
-    recorder: Recorder | None = None,
-    link: Link | None = None,
-    store: dist.Store | None = None,
-    rank: int = 0,
-    world_size: int = 0,
-    nccl: bool = False,
-) -> ProcessGroup:
+def connect(setup: Setup, nccl: bool, meeting: tuple[dist.Store, int, int] | None = None) -> ProcessGroup:
     """Return this process's transport, its clock aligned.
 
-    `store`: where the ranks find each other, `rank` of `world_size`; None: as the environment of torchrun says.
-    `nccl`: tensors between GPUs go through NCCL; every rank must have a GPU of its own. Raises RuntimeError if nobody
-    answers.
+    `nccl`: tensors between GPUs go through NCCL; every rank must have a GPU of its own. `meeting`: the store by which
+    the ranks find each other, the rank and the number of ranks; None: as the environment of torchrun says. Raises
+    RuntimeError if nobody answers.
     """
-    limit = timedelta(seconds=timeout)
-    if store is None:
-        store, rank, world_size = _meet(limit)
+    limit = timedelta(seconds=setup.timeout)
+    store, rank, world_size = meeting or _meet(limit)
     dist.init_process_group("gloo", timeout=limit, store=store, rank=rank, world_size=world_size)
     # Two, since an operation of NCCL between two ranks waits for the one before it: each direction has its own.
     groups = [dist.new_group(backend="nccl", timeout=limit) for _ in ("to higher ranks", "to lower ranks") if nccl]
-    transport = ProcessGroup(device, timeout, recorder, link, groups)
+    transport = ProcessGroup(setup, groups)
     try:
         transport.align_clocks()
     except BaseException as error:

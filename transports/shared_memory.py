@@ -9,28 +9,30 @@ can stop nobody else. What is not a slice of an allocated vector travels in the 
 a full pipe does not take leaves during this rank's next calls. The launcher reports deaths on one more pipe per rank.
 """
 
+import ctypes
 import itertools
 import math
+import mmap
 import os
 import pickle
 import select
+import sys
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from records.recorder import Recorder
 from transports import timing
 from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
-from transports.link import Link
-from transports.messages import Delivered, Message, PeerLost, PeerReturned, Work, as_vector
+from transports.messages import Delivered, Message, OutOfSharedMemory, PeerLost, PeerReturned, Setup, Work, as_vector
 from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
-from transports.segments import empty, share
 
+_REMOVE = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
@@ -39,15 +41,8 @@ _POLL_S = 1e-3  # seconds, in which poll() counts
 class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None,
-        link: Link | None = None,
-    ) -> None:
-        super().__init__(endpoint.rank, endpoint.world_size, device, timeout, recorder, link)
+    def __init__(self, endpoint: Endpoint, setup: Setup) -> None:
+        super().__init__(endpoint.rank, endpoint.world_size, *setup)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
         self._numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
@@ -131,7 +126,7 @@ class SharedMemory(Transport):
         if peer.open:  # else it is dead, and what it sent before is still held back
             peer.unreleased.add(ticket)
         peer.write(data)
-        return InPlace(self, peer, ticket), nbytes
+        return InPlace(self, dst, peer, ticket), nbytes
 
     # Receiving
 
@@ -267,3 +262,33 @@ class SharedMemory(Transport):
         for peer in peers:
             peer.lose(died=True)
         self._endpoint.close()
+
+
+def share(vector: torch.Tensor) -> torch.Tensor:
+    """Move a vector to shared memory; that of a GPU is shared as it is. Raises OutOfSharedMemory."""
+    try:
+        return vector if vector.is_cuda else vector.share_memory_()
+    except RuntimeError as error:
+        remove_segments(os.getpid())
+        raise OutOfSharedMemory(
+            f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def empty(vector: torch.Tensor) -> None:
+    """Give the pages of a vector in shared memory back to the system, in whatever processes it is mapped."""
+    if _REMOVE and vector.is_shared() and not vector.is_cuda:
+        start = -(-vector.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = (vector.data_ptr() + vector.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if stop > start:
+            _REMOVE(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_REMOVE)
+
+
+def remove_segments(pid: int) -> None:
+    """Remove the names in /dev/shm that a process has left: killed while it opened them, or for want of memory.
+
+    torch removes the others as soon as a segment is open.
+    """
+    for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+        path.unlink(missing_ok=True)

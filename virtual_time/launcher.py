@@ -95,8 +95,8 @@ class VirtualTime:
         present = set(range(world_size))
 
         def be(rank: int, life: int) -> None:
-            place, recorder = set_up(job.device, rank, world_size, job.record, job.seed)
-            transport = Simulated(ranks, rank, place, recorder, rejoined=life > 0)
+            setup = set_up(job, rank)
+            transport = Simulated(ranks, rank, setup.device, setup.recorder, rejoined=life > 0)
             if life == 0 and rank in deaths:
                 transport.dies_at = deaths[rank].time
                 world.at(transport.dies_at, transport.die)

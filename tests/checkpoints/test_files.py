@@ -15,11 +15,13 @@ from checkpoints import folder as folder_of
 from launchers.fork_server import start_context
 from records.errors import RunFailed, UsageError
 from records.files import load_table
+from records.recorder import Recorder
 from tests.checkpoints.samples import options, seal
 from tests.disk import note_disk
 from tests.ranks import LIMIT
 from tests.runs import N_TRAIN, made
 from training import run
+from transports.messages import Setup
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 
@@ -52,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save(folder: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint of step 7, of a run of one rank."""
     endpoints, _ = wire(1, start_context())
-    with SharedMemory(endpoints[0], torch.device("cpu"), LIMIT, None) as transport:
+    with SharedMemory(endpoints[0], Setup(torch.device("cpu"), LIMIT, Recorder(enabled=False))) as transport:
         files.save(transport, files.Target(folder, 3, {}, ["worker"]), 7, state)
 
 

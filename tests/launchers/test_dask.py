@@ -132,8 +132,7 @@ def test_a_rank_that_does_not_answer_is_named(cluster: Any, monkeypatch: pytest.
 
 
 def test_a_rank_is_not_run_twice(cluster: Any) -> None:
-    from launchers.dask_ranks import submit
-    from launchers.dask_worker import Meeting, Place, be_rank
+    from launchers.dask_ranks import Meeting, Place, be_rank, submit
 
     address = min(cluster.nthreads())
     meeting = submit(cluster, address, Meeting, LIMIT)
@@ -161,8 +160,7 @@ class SchedulerElsewhere(pickle.Unpickler):
 
 
 def test_the_scheduler_need_not_know_the_project() -> None:
-    from launchers.dask_ranks import submit
-    from launchers.dask_worker import Place, be_rank
+    from launchers.dask_ranks import Place, be_rank, submit
 
     client, place = MagicMock(), Place("a run", 0, 1, (0, 1), ("host", 1))
     submit(client, "tcp://host:1", be_rank, place, b"job")

@@ -221,4 +221,5 @@ def test_nccl_is_for_ranks_with_a_gpu_each_and_no_server(
     monkeypatch: pytest.MonkeyPatch, device: str, gpus: int, ranks_here: int, roles: tuple[str, ...], expected: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert uses_nccl(device, ranks_here, roles) == expected
+    job = Job(print, len(roles), device=device, roles=roles)
+    assert uses_nccl(job, ranks_here) == expected

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import torch
 
 from launchers.fork_server import start_context
+from records.recorder import Recorder
+from transports.messages import Setup
 from transports.pipes import wire
 from transports.shared_memory import SharedMemory
 
@@ -34,7 +36,7 @@ def world(world_size: int, kind: type[SharedMemory] = SharedMemory) -> Iterator[
     endpoints, notices = wire(world_size, start_context())
     with ExitStack() as stack:
         yield [
-            stack.enter_context(one(endpoint, torch.device("cpu"), 5, None))
+            stack.enter_context(one(endpoint, Setup(torch.device("cpu"), 5, Recorder(enabled=False))))
             for one, endpoint in zip([kind] + [SharedMemory] * (world_size - 1), endpoints, strict=True)
         ]
     for notice in notices:

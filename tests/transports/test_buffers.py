@@ -2,7 +2,7 @@
 
 import torch
 
-from transports.buffers import _KEPT, Buffers
+from transports.remote import _KEPT, Buffers
 
 
 def test_what_is_given_back_is_taken_once_and_of_many_few_are_kept() -> None:

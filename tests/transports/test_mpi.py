@@ -4,9 +4,11 @@ from typing import Any
 
 import torch
 
+from records.recorder import Recorder
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, values
 from transports.base import Transport
+from transports.messages import Setup
 
 pytestmark = [*NEEDS_MPI]
 
@@ -85,7 +87,7 @@ def close_early_and_open_again(transport: Transport) -> Any:
     """Rank 0 closes before the others, whose goodbyes must not be heard on the transport that comes next."""
     from transports.mpi import Mpi
 
-    first = Mpi(torch.device("cpu"), 0.1 if transport.rank == 0 else LIMIT)
+    first = Mpi(Setup(torch.device("cpu"), 0.1 if transport.rank == 0 else LIMIT, Recorder(enabled=False)))
     if transport.rank == 0:
         first.close()
     for peer in transport.peers:
@@ -93,7 +95,7 @@ def close_early_and_open_again(transport: Transport) -> Any:
         transport.recv(peer, "closed")
     first.close()
     N = transport.world_size
-    with Mpi(torch.device("cpu"), LIMIT) as second:
+    with Mpi(Setup(torch.device("cpu"), LIMIT, Recorder(enabled=False))) as second:
         second.isend(transport.rank, (transport.rank + 1) % N, "x")
         return second.recv((transport.rank - 1) % N, "x").object
 

@@ -51,9 +51,11 @@ class Samples(ABC):
     def subset(self, indices: Tensor) -> Self:
         """Return only those at `indices`."""
 
-    @abstractmethod
     def share_memory_(self) -> None:
         """Move what is held as tensors into shared memory; raise an error if no other process can have the rest."""
+        for held in vars(self).values():
+            if isinstance(held, Tensor):
+                held.share_memory_()
 
 
 @dataclass
@@ -149,11 +151,6 @@ class InMemory(Samples):
     def subset(self, indices: Tensor) -> Self:
         """Copy the samples at `indices`."""
         return replace(self, x=self.x[indices], y=self.y[indices])
-
-    def share_memory_(self) -> None:
-        """Move both tensors into shared memory."""
-        self.x.share_memory_()
-        self.y.share_memory_()
 
 
 @dataclass

@@ -120,12 +120,9 @@ class Data:
         x = stored.to(device).to(compute)
         if stored.dtype == torch.uint8:
             x /= 255
-        if not self.mean:
-            return x.to(dtype), y
-        mean = _per_channel(self.mean, x.dim() - 2, x.device, compute)
-        std = _per_channel(self.std, x.dim() - 2, x.device, compute)
-        x -= mean
-        x /= std
+        if self.mean:
+            x -= _per_channel(self.mean, x.dim() - 2, x.device, compute)
+            x /= _per_channel(self.std, x.dim() - 2, x.device, compute)
         return x.to(dtype), y
 
 

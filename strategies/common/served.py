@@ -44,10 +44,6 @@ class Served(Strategy):
 
     # Worker
 
-    @abstractmethod
-    def step(self, n_samples: int) -> None:
-        """See Strategy."""
-
     def send_gradient(self, n_samples: int) -> Work:
         """Send (n_k, g_k); where there is a codec, the code of g_k."""
         g = self.replica.collect()

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +11,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS, Codec, NoCodec
+from compression import CODECS, NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
@@ -58,8 +58,7 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
 
 
 def parse_with(given: Sequence[str], builtin: Strategy | None, description: str, more: type[T]) -> tuple[Options, T]:
-    """Return the options of a command line: first its strategy and codec are read, then the options that
-    these have.
+    """Return the options of a command line: first its strategy and codec are read, then the options that they have.
 
     `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
     SystemExit(0) after --help.
@@ -129,11 +128,9 @@ def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
 
 def _about(default: Options) -> str:
     text, strategy, codec = "", default.strategy, default.codec
-    owners: list[tuple[Strategy | Codec, Mapping[str, Any]]] = [(strategy, strategy.traits.defaults)]
-    if not isinstance(codec, NoCodec):
-        owners.append((codec, codec.defaults))
-    for owner, defaults in owners:
-        text += f"\n\n{owner.name}: {describe(type(owner))}"
+    for owner, defaults in ((strategy, strategy.traits.defaults), (codec, codec.defaults)):
+        if not isinstance(owner, NoCodec):
+            text += f"\n\n{owner.name}: {describe(type(owner))}"
         if defaults:
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())
     return text

@@ -112,10 +112,7 @@ class _Tried(torch.optim.Optimizer):
 
 
 class Stretch:
-    """How many times its time each pass of one rank takes, forward or backward: factor * exp(jitter * |z|).
-
-    z is standard normal, from `seed`.
-    """
+    """How many times its time each pass of a rank takes: factor * exp(jitter * |z|), z standard normal from `seed`."""
 
     def __init__(self, factor: float, jitter: float, seed: int) -> None:
         self.factor = factor

@@ -63,9 +63,10 @@ class Living:
         return message.n
 
     def reduce(self, vector: torch.Tensor | None, what: str, combine: Callable[..., Any] = torch.add) -> bool:
-        """Add the others' vectors [n] to rank 0's, in the order of ranks. All call it, with a vector or all without.
+        """Add the others' vectors [n] to rank 0's, or `combine` them, in the order of ranks.
 
-        Rank 0 returns when all have called it, and says whether none of them has died meanwhile.
+        All call it, with a vector or all without. Rank 0 returns when all have called it, and says whether none of them
+        has died meanwhile.
         """
         if self._transport.rank != ROOT:
             self._transport.isend(vector, ROOT, what).wait()

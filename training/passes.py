@@ -79,14 +79,14 @@ class Precision:
         """Compute the block, a forward pass and its loss, in the half type."""
         return torch.autocast(self._device.type, self._dtype) if self._dtype else nullcontext()
 
-    def unscale(self, parameters: list[torch.nn.Parameter]) -> bool:
+    def unscale(self, parameters: list[nn.Parameter]) -> bool:
         """Divide the gradients by the scale; return whether they are finite.
 
         If not, they are forgotten, and the scale is smaller. Raises RunFailed if none is small enough.
         """
         if not self.scaler.is_enabled():
             return True
-        tried = _Tried([p for p in parameters if p.grad is not None])
+        tried = _Tried([p for p in parameters if p.grad is not None], {})
         self.scaler.unscale_(tried)
         self.scaler.step(tried)
         self.scaler.update()
@@ -102,9 +102,6 @@ class _Tried(torch.optim.Optimizer):
     """What a scaler takes for an optimizer, and lets step where the gradients are finite."""
 
     is_finite = False
-
-    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        super().__init__(parameters, {})
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Note it."""

@@ -19,7 +19,7 @@ from records.files import load_metadata
 from training.names import make_strategy
 from training.options import Options
 from training.report import write
-from training.result import result_of
+from training.saved import result_of
 from workloads import datasets
 
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")

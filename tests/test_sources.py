@@ -69,7 +69,7 @@ GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_s
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
     ("strategies/common/kept.py", "set_random_state"),  # a checkpoint brings the random state of its rank
-    ("training/layers.py", "choose_threads"),  # known only once there is a model
+    ("training/passes.py", "choose_threads"),  # known only once there is a model
     ("evaluate.py", "main"),
 }
 

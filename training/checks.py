@@ -18,7 +18,7 @@ from strategies.common.coding import check_codec
 from training.names import check_class
 from training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES
 from training.options import DTYPES, Options
-from training.precision import AMP
+from training.passes import AMP
 from workloads.loading import LOADERS
 from workloads.options import DataOptions
 

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +11,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from checkpoints import files, replay
 from checkpoints.folder import latest
-from compression import CODECS, Codec, NoCodec
+from compression import CODECS, NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
 from records.interrupts import INTERRUPTS
@@ -21,21 +21,15 @@ from records.output import exit_code_of, unread_output_is_no_error
 from records.parsing import read_options
 from strategies import INSTEAD, STRATEGIES, Strategy
 from strategies.common.forms import describe
-from training.names import codec_class, make_strategy, owners_of, strategy_class
+from training.names import codec_class, make_strategy, naming, options_from, owners_of, strategy_class
 from training.options import PANELS, Options, option_names
 from training.pages import catalogue
-from training.recorded import naming, options_from
 from training.run import run
 
 T = TypeVar("T")
 _TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of --help; tyro adds "options"
 
 _OWN, _CODEC, _MORE = "this_strategy", "this_codec", "more"
-
-
-@dataclasses.dataclass(frozen=True)
-class _NoMore:
-    """No options beside those of every run."""
 
 
 def main(description: str, builtin: Strategy | None = None, arguments: Sequence[str] | None = None) -> int:
@@ -60,12 +54,11 @@ def main(description: str, builtin: Strategy | None = None, arguments: Sequence[
 
 def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) -> Options:
     """Return the options of a run: `parse_with`, without others."""
-    return parse_with(given, builtin, description, _NoMore)[0]
+    return parse_with(given, builtin, description, dataclasses.make_dataclass("NoMore", []))[0]
 
 
 def parse_with(given: Sequence[str], builtin: Strategy | None, description: str, more: type[T]) -> tuple[Options, T]:
-    """Return the options of a command line: first its strategy and codec are read, then the options that
-    these have.
+    """Return the options of a command line: first its strategy and codec are read, then the options that they have.
 
     `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
     SystemExit(0) after --help.
@@ -135,11 +128,9 @@ def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
 
 def _about(default: Options) -> str:
     text, strategy, codec = "", default.strategy, default.codec
-    owners: list[tuple[Strategy | Codec, Mapping[str, Any]]] = [(strategy, strategy.traits.defaults)]
-    if not isinstance(codec, NoCodec):
-        owners.append((codec, codec.defaults))
-    for owner, defaults in owners:
-        text += f"\n\n{owner.name}: {describe(type(owner))}"
+    for owner, defaults in ((strategy, strategy.traits.defaults), (codec, codec.defaults)):
+        if not isinstance(owner, NoCodec):
+            text += f"\n\n{owner.name}: {describe(type(owner))}"
         if defaults:
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())
     return text
@@ -176,8 +167,8 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
     over = False
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        if not over:
-            _interrupt(number)
+        if not (over or _is_interrupted()):
+            raise KeyboardInterrupt(number)
 
     def work_to_the_end() -> None:
         nonlocal over
@@ -200,12 +191,9 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
 def _exit_code(work: Callable[[], object], kept: str | None) -> int:
     try:
         work()
-    except UsageError as error:
+    except (UsageError, RunFailed) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return error.exit_code if isinstance(error, RunFailed) else 2
     except KeyboardInterrupt as interrupt:
         number = next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
         kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
@@ -235,10 +223,9 @@ def refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
             raise UsageError(f"--{name}: there is no such option; {hint}")
 
 
-def _interrupt(number: int) -> None:
+def _is_interrupted() -> bool:
+    """Return whether an interrupt is ending the run already, which is not to be interrupted."""
     error = sys.exception()
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return  # one before this is ending the run, which is not to be interrupted
+    while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    raise KeyboardInterrupt(number)
+    return error is not None

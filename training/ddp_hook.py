@@ -122,18 +122,17 @@ class CodecState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later: each rank has its own."""
-        return {"epoch": self.epoch, "codecs": {_name(codec): codec.state_dict() for codec in self.codecs.values()}}
+        by_parameter = {codec.layout.names[0]: codec.state_dict() for codec in self.codecs.values()}
+        return {"epoch": self.epoch, "codecs": by_parameter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same codec, model and rank. Raises UsageError if it is of other ones."""
-        own = self.state_dict()["codecs"]
-        if {name: one.keys() for name, one in own.items()} != {
-            name: one.keys() for name, one in state["codecs"].items()
-        }:
+        of_state, own = state["codecs"], self.state_dict()["codecs"]
+        if {name: one.keys() for name, one in own.items()} != {name: one.keys() for name, one in of_state.items()}:
             raise UsageError("this state is of another codec or model; load one of the same codec and model")
         self.epoch = state["epoch"]
         for codec in self.codecs.values():
-            codec.load_state_dict(state["codecs"][_name(codec)])
+            codec.load_state_dict(of_state[codec.layout.names[0]])
 
 
 def codec_hook(state: CodecState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -150,8 +149,3 @@ def codec_hook(state: CodecState, bucket: dist.GradBucket) -> torch.futures.Futu
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else [])
     future.set_result(buffer)
     return future
-
-
-def _name(codec: Codec) -> str:
-    """Return the name of the parameter whose codec it is."""
-    return codec.layout.names[0]

@@ -1,6 +1,7 @@
 """Scores of a model on the held-out set."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +66,5 @@ def evaluate_for_all(
 
 def _tell_others(transport: Transport, evaluated: bool) -> None:
     for peer in transport.peers:
-        try:
+        with suppress(PeerLost):  # whether the run can continue without it, others decide
             transport.isend(evaluated, peer, "evaluated")
-        except PeerLost:
-            continue  # whether the run can continue without it, others decide

@@ -18,12 +18,9 @@ from strategies.common.builtin import Builtin, replica_of
 from strategies.common.replica import layout_of, trained
 from training.evaluation import REPORTER, evaluate_for_all
 from training.hashes import Hashes
-from training.layers import choose_threads, shares_of
 from training.options import Options
-from training.precision import Precision
-from training.result import RankResult, result_of
-from training.saved import Saved
-from training.stragglers import Straggler
+from training.passes import Precision, Straggler, choose_threads, shares_of
+from training.saved import RankResult, Saved, result_of
 from transports.base import Transport
 from workloads import models, tasks
 from workloads.data import Data

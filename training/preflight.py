@@ -20,8 +20,8 @@ from records.unfinished import check_name
 from strategies import RunSize
 from strategies.common.descent import Descent, is_flat
 from strategies.common.replica import layout_of, trained
+from training.names import check_recorded, naming
 from training.options import Options
-from training.recorded import check_recorded, naming
 from transports.shared_memory import remove_segments
 from workloads import datasets, models, tasks
 from workloads.dali import check_dali

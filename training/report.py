@@ -23,7 +23,7 @@ from strategies.common.forms import sources
 from training.evaluation import REPORTER
 from training.hashes import packed
 from training.options import Options
-from training.result import RankResult
+from training.saved import RankResult
 from workloads import tasks
 from workloads.data import Data
 

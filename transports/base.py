@@ -77,8 +77,6 @@ class Transport(ABC):
         """All ranks but this one."""
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
-    # Time
-
     def now(self) -> float:
         """Return the time in seconds, the same on all ranks."""
         return timing.now()
@@ -262,8 +260,6 @@ class Transport(ABC):
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-    # Shared by all kinds
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,7 +19,7 @@ from records.recorder import Recorder
 from strategies.common.descent import Descent
 from strategies.common.replica import layout_of, trained
 from training.options import Options
-from training.precision import Precision
+from training.passes import Precision
 from transports.timing import now
 from workloads import models, tasks
 from workloads.data import Data

@@ -12,7 +12,7 @@ from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
 from training.evaluation import REPORTER
 from training.options import Options, read_unit
-from training.stragglers import Stretch
+from training.passes import Stretch
 from transports.card import FAIR, Card
 from transports.units import PAYLOAD, bytes_per_second, seconds
 from virtual_time.calibration import calibrated, count_flops

@@ -9,8 +9,8 @@ from torch import nn
 
 from records.errors import UsageError, one_line
 from strategies.common.replica import float_buffers, layout_of, trained
-from training.layers import shares_of
 from training.options import Options
+from training.passes import shares_of
 from virtual_time.calibration import flops_of
 from virtual_time.steps import Sizes
 from workloads import models

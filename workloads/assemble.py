@@ -20,18 +20,25 @@ def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, 
     by default as many classes as the largest plus one. `scale`: (mean, std) per channel; if not given, uint8 is brought
     to -1..1 and floats are left as they are. Raises UsageError if a type, shape, length or label is wrong.
     """
-    train_x, train_y = _checked_split(name, "train", *arrays[:2])
-    test_x, test_y = _checked_split(name, "test", *arrays[2:])
-    _check_alike(name, "x", train_x, test_x)
-    labels = torch.cat([train_y, test_y])
+    train, test = _as_splits(name, arrays)
+    for split, samples in (("train", train), ("test", test)):
+        x, y = samples.x, samples.y
+        require_pixels_or_floats(name, x)
+        if x.dim() not in (2, 4):
+            raise UsageError(f"--dataset {name}: {split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
+        if y.dim() != 1 or y.dtype == torch.bool or y.dtype.is_floating_point:
+            found = f"{split}_y is {tuple(y.shape)} {y.dtype}"
+            raise UsageError(f"--dataset {name}: {found}; make it N integer labels, or give another --task")
+        samples.y = y.long()
+    _check_alike(name, "x", train.x, test.x)
+    labels = torch.cat([train.y, test.y])
     n_classes = int(labels.max()) + 1 if n_classes is None else n_classes
     if labels.min() < 0 or labels.max() >= n_classes:
         raise UsageError(
             f"--dataset {name}: labels go from {labels.min()} to {labels.max()}; count the {n_classes} classes from 0"
         )
-    mean, std = scale or _default_scale(train_x)
-    train, test = InMemory(train_x, train_y), InMemory(test_x, test_y)
-    return Data(name, n_classes, tuple(train_x.shape[1:]), mean, std, train, test)
+    mean, std = scale or _default_scale(train.x)
+    return Data(name, n_classes, tuple(train.x.shape[1:]), mean, std, train, test)
 
 
 def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
@@ -40,12 +47,7 @@ def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
     Its `n_classes` is the largest integer plus one, or, where y is floating, how many numbers y has of a sample. Raises
     UsageError if the parts of a split differ in length, or the splits in shape or type.
     """
-    train, test = (
-        InMemory(*(_as_tensor(name, f"{split}_{part}", one) for part, one in zip("xy", pair, strict=True)))
-        for split, pair in (("train", arrays[:2]), ("test", arrays[2:]))
-    )
-    for split, samples in (("train", train), ("test", test)):
-        _check_lengths(name, split, samples.x, samples.y)
+    train, test = _as_splits(name, arrays)
     for part, of_train, of_test in (("x", train.x, test.x), ("y", train.y, test.y)):
         _check_alike(name, part, of_train, of_test)
     if train.y.is_floating_point():
@@ -97,25 +99,22 @@ def _default_scale(x: Tensor) -> Scale:
     return ((0.5,), (0.5,)) if x.dtype == torch.uint8 else ((0.0,), (1.0,))
 
 
-def _checked_split(name: str, split: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    x, y = _as_tensor(name, f"{split}_x", x), _as_tensor(name, f"{split}_y", y)
-    require_pixels_or_floats(name, x)
-    if x.dim() not in (2, 4):
-        raise UsageError(f"--dataset {name}: {split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
-    if y.dim() != 1 or y.dtype == torch.bool or y.dtype.is_floating_point:
-        found = f"{split}_y is {tuple(y.shape)} {y.dtype}"
-        raise UsageError(f"--dataset {name}: {found}; make it N integer labels, or give another --task")
-    _check_lengths(name, split, x, y)
-    return x, y.long()
-
-
-def _check_lengths(name: str, split: str, x: Tensor, y: Tensor) -> None:
-    if not (x.dim() and y.dim()):
-        raise UsageError(f"--dataset {name}: {split}_x or {split}_y is one number; make it one or more of each sample")
-    if len(x) != len(y):
-        raise UsageError(f"--dataset {name}: {split}_x has {len(x)} samples, {split}_y {len(y)}; make them equal")
-    if not len(y):
-        raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
+def _as_splits(name: str, arrays: Sequence[Any]) -> tuple[InMemory, InMemory]:
+    """Return the training and the test set of four tensors or arrays. Raises UsageError."""
+    train_x, train_y, test_x, test_y = (
+        _as_tensor(name, what, array)
+        for what, array in zip(("train_x", "train_y", "test_x", "test_y"), arrays, strict=True)
+    )
+    for split, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
+        if not (x.dim() and y.dim()):
+            raise UsageError(
+                f"--dataset {name}: {split}_x or {split}_y is one number; make it one or more of each sample"
+            )
+        if len(x) != len(y):
+            raise UsageError(f"--dataset {name}: {split}_x has {len(x)} samples, {split}_y {len(y)}; make them equal")
+        if not len(y):
+            raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
+    return InMemory(train_x, train_y), InMemory(test_x, test_y)
 
 
 def _check_alike(name: str, part: str, train: Tensor, test: Tensor) -> None:

@@ -48,10 +48,7 @@ class BatchPlan:
         return full + (rest >= self.workers)
 
     def bounds(self, step: int, worker: int | None = None) -> tuple[int, int]:
-        """Return the [start, stop) of the batch of `step` in the permutation, or of a worker's part of it.
-
-        Raises IndexError if there is none.
-        """
+        """Return [start, stop) of a step's batch in the permutation, or of a worker's part of it. Raises IndexError."""
         if not (0 <= step < self.n_steps and 0 <= (worker or 0) < self.workers):
             raise IndexError(f"step {step}, worker {worker}: there are {self.n_steps} steps, {self.workers} workers")
         start = step * self.global_batch_size

@@ -51,9 +51,11 @@ class Samples(ABC):
     def subset(self, indices: Tensor) -> Self:
         """Return only those at `indices`."""
 
-    @abstractmethod
     def share_memory_(self) -> None:
         """Move what is held as tensors into shared memory; raise an error if no other process can have the rest."""
+        for held in vars(self).values():
+            if isinstance(held, Tensor):
+                held.share_memory_()
 
 
 @dataclass
@@ -118,12 +120,9 @@ class Data:
         x = stored.to(device).to(compute)
         if stored.dtype == torch.uint8:
             x /= 255
-        if not self.mean:
-            return x.to(dtype), y
-        mean = _per_channel(self.mean, x.dim() - 2, x.device, compute)
-        std = _per_channel(self.std, x.dim() - 2, x.device, compute)
-        x -= mean
-        x /= std
+        if self.mean:
+            x -= _per_channel(self.mean, x.dim() - 2, x.device, compute)
+            x /= _per_channel(self.std, x.dim() - 2, x.device, compute)
         return x.to(dtype), y
 
 
@@ -149,11 +148,6 @@ class InMemory(Samples):
     def subset(self, indices: Tensor) -> Self:
         """Copy the samples at `indices`."""
         return replace(self, x=self.x[indices], y=self.y[indices])
-
-    def share_memory_(self) -> None:
-        """Move both tensors into shared memory."""
-        self.x.share_memory_()
-        self.y.share_memory_()
 
 
 @dataclass

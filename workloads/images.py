@@ -99,11 +99,6 @@ class Pictures(Samples):
         """Return those at `indices`."""
         return replace(self, names=self.names[indices], labels=self.labels[indices])
 
-    def share_memory_(self) -> None:
-        """Move the names and labels into shared memory."""
-        self.names.share_memory_()
-        self.labels.share_memory_()
-
     def cut(self, i: int, epoch: int, image: Any) -> Cut:
         """Return the cut of an open picture: a pure function of its size and, where random, of the numbers."""
         if self.seed is None:

@@ -93,10 +93,7 @@ class Loader:
 
 
 def batches_of_test(data: Data, device: torch.device, dtype: torch.dtype, fetch: Fetcher | None = None) -> Answers:
-    """Return the test split, in order and in batches of moderate size, as `Data.fetch` does.
-
-    Raises UsageError, RunFailed.
-    """
+    """Yield the test split in order, in batches of moderate size: see `Data.fetch`. Raises UsageError, RunFailed."""
     fetch = fetch or partial(_fetch_here, data)
     size = max(1, min(_TEST_BATCH, _TEST_NUMBERS // torch.Size(data.input_shape).numel()))
     requests = (Request(indices, "test") for indices in torch.arange(data.n_test).split(size))

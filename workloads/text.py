@@ -39,11 +39,6 @@ class Windows(Samples):
         """Return those at `indices`, of the same text."""
         return replace(self, starts=self.starts[indices])
 
-    def share_memory_(self) -> None:
-        """Move the text and the starts into shared memory."""
-        self.text.share_memory_()
-        self.starts.share_memory_()
-
 
 def load_text(name: str, file: Path, context: int) -> Data:
     """Load the text of the repository, or with the name "textfile" that of `file`, in windows of `context` characters.

@@ -92,8 +92,7 @@ class Builtin(Strategy):
         self.transport = transport
         self.original = model = replica.model
         self._kept = {}
-        layout = layout_of(model)
-        self.descent = Descent(trained(model), optimizer, clip_norm, schedule, transport.recorder, layout)
+        self.descent = Descent(trained(model), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
         replica.wrapped = self.parallel(model, replica.n_gpus)
         if state is not None:
             self.load_state_dict(state)

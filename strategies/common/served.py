@@ -44,10 +44,6 @@ class Served(Strategy):
 
     # Worker
 
-    @abstractmethod
-    def step(self, n_samples: int) -> None:
-        """See Strategy."""
-
     def send_gradient(self, n_samples: int) -> Work:
         """Send (n_k, g_k); where there is a codec, the code of g_k."""
         g = self.replica.collect()
@@ -120,10 +116,8 @@ class Served(Strategy):
     def end_epoch(self) -> None:
         """Average the buffers b of the workers on the server, which sends all the mean, and x to whose x is older.
 
-        Counts among the buffers have no mean: all get the greatest.
-
-        Also if b is empty: a worker may have taken fewer steps than others, and where the server takes messages of
-        anybody, none of the next epoch comes in this one.
+        Counts among the buffers have no mean: all get the greatest. Also if b is empty: a worker may have taken fewer
+        steps than others, and where the server takes messages of anybody, none of the next epoch comes in this one.
         """
         if self.is_server:
             self.workers.end_epoch()

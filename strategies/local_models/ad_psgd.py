@@ -30,11 +30,10 @@ import torch
 
 from records.errors import UsageError
 from strategies.common.base import RunSize
-from strategies.common.living import ROOT, Living
+from strategies.common.living import ROOT, CommonEpoch, Living
 from strategies.common.traits import SURVIVED, Cost, Traffic, Traits
-from strategies.local_models.common_epoch import CommonEpoch
 from strategies.local_models.drifting import Drifting
-from transports.base import Message, PeerLost, Work
+from transports.base import Message, Work
 
 REQUEST, ANSWER = "average", "averaged"
 
@@ -110,12 +109,9 @@ class ADPSGD(Drifting):
         if self.asked is None:
             return
         (partner, request), self.asked = self.asked, None
-        try:
-            with self.transport.recv(partner, ANSWER) as answer:
-                request.wait()
-                self.replica.x.add_(answer.vector).div_(2)
-        except PeerLost:
-            self.living.mark_dead(partner)
+        with self.living.outlive(partner), self.transport.recv(partner, ANSWER) as answer:
+            request.wait()
+            self.replica.x.add_(answer.vector).div_(2)
 
     def offer(self) -> None:
         """Active: send x_i to a random neighbour that is alive, if there is one. Passive: the vector apart <- x_j."""
@@ -124,23 +120,17 @@ class ADPSGD(Drifting):
             return
         while partners := [j for j in self.partners if j in self.living.alive]:
             partner = self.random.choice(partners)
-            try:
+            with self.living.outlive(partner):
                 self.asked = partner, self.transport.isend(self.replica.x, partner, REQUEST)
                 return
-            except PeerLost:
-                self.living.mark_dead(partner)
 
     def answer(self, request: Message) -> None:
         """Passive: send x_j; x_j <- (x_j + x_i) / 2. If i is dead, x_j stays."""
         i = request.src
         if i in self.sent:
             self.sent[i].wait()  # i has read it before it asked again
-        with request:
-            try:
-                self.sent[i] = self.transport.isend(self.answers[i].copy_(self.apart), i, ANSWER)
-            except PeerLost:
-                self.living.mark_dead(i)
-                return
+        with request, self.living.outlive(i):
+            self.sent[i] = self.transport.isend(self.answers[i].copy_(self.apart), i, ANSWER)
             self.apart.add_(request.vector).div_(2)
 
     def attend(self) -> None:

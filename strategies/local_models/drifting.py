@@ -1,6 +1,5 @@
 """Ranks that train models of their own, which are averaged now and then: what these strategies share."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +22,6 @@ class Drifting(Strategy):
         """Allocate the mean, and a number."""
         self.mean = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
         self.square = self.transport.allocate(1, torch.float64)
-
-    @abstractmethod
-    def step(self, n_samples: int) -> None:
-        """See Strategy."""
 
     def average(self, vector: torch.Tensor, what: str) -> None:
         """Replace `vector` [n] on every rank by the mean over all. Raises PeerLost, WaitTimeout."""

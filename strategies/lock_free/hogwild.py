@@ -115,7 +115,7 @@ class Hogwild(Strategy):
     def finish(self) -> None:
         """Wait until all living ranks have stopped writing x and rank 0 has measured. Average the buffers."""
         written = self.lost.written if self.lost else None
-        all_lived = self.living.add(written, "increments")
+        all_lived = self.living.reduce(written, "increments")
         if self.transport.rank == ROOT:
             self.note_counts()
             self.measure(all_lived)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.common.forms import closed_form
+from strategies.common.living import PROGRESS
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
-from strategies.local_models.common_epoch import PROGRESS
 from strategies.local_models.gossip import Gossip
 from tests.ranks import virtual_time
 from tests.strategies.loops import Rank, Task, X, Y

@@ -8,7 +8,7 @@ from launchers.devices import as_before
 from records.recorder import Recorder
 from strategies import Replica
 from tests.ranks import launch, virtual_time
-from training.layers import choose_threads, shares_of
+from training.passes import choose_threads, shares_of
 from transports.base import Transport
 
 

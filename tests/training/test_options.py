@@ -14,8 +14,8 @@ from tests.runs import KINDS, n_gpus_of, small, strategy_of
 from tests.strategies.loops import other_value
 from training import Options
 from training.checks import resolve
+from training.names import options_from
 from training.options import RunOptions
-from training.recorded import options_from
 
 OWN_DEFAULTS = [(name, option) for name, kind in KINDS.items() for option in kind.traits.defaults]
 

@@ -9,7 +9,7 @@ import torch
 
 from records.files import load_events
 from tests.runs import BUILTIN, SYNCHRONOUS, made, n_gpus_of
-from training.stragglers import Straggler
+from training.passes import Straggler
 
 
 class Time:

@@ -20,7 +20,7 @@ from tests.runs import n_gpus_of, small, strategy_of
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
 from training.checks import resolve
-from training.precision import Precision
+from training.passes import Precision
 from training.preflight import prepare
 from workloads import models
 from workloads.data import Request

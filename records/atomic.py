@@ -1,9 +1,14 @@
-"""Files that appear whole or not at all, and on the disk: written under other names, then renamed."""
+"""Files that appear whole or not at all, written under other names, then renamed; and locks on files and folders.
+
+The system drops a lock when the process that holds it ends, however it does.
+"""
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -135,3 +140,37 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def locked(path: Path, refusal: str, patience: float = 1.0) -> Iterator[None]:
+    """Hold the lock on a folder, or on a file, which is made; raise UsageError with `refusal` if another process does.
+
+    Tried for some seconds, since `is_locked` takes the lock for a moment. Raises OSError.
+    """
+    give_up = time.monotonic() + patience
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise UsageError(refusal) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(number)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock on the file at `path`, or that cannot be known."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is locked; or it is another user's
+        return True
+    return False

@@ -17,7 +17,7 @@ import pandas as pd
 from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import CALIBRATION, TRACE_SUFFIX, load_events, load_metadata, load_table
-from records.output import exit_code_of, unread_output_is_no_error
+from records.interrupts import exit_code_of, unread_output_is_no_error
 from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from records.errors import RunFailed
 from records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, SCORE, EventFile, frame_of
-from records.sources import name_of
+from records.machine import name_of
 
 _NAN = float("nan")
 _pack = ROW.pack

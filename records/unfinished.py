@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from records.atomic import is_locked, locked
 from records.errors import UsageError
-from records.locks import is_locked, locked
 
 EVENTS_SUFFIX = ".events.csv.gz"
 SUFFIXES = (EVENTS_SUFFIX, ".csv", ".json")  # of a run's files

@@ -15,8 +15,7 @@ from records import files, tables
 from records.errors import RunFailed
 from records.events import RunEvents
 from records.files import HASHES
-from records.machine import git_commit, machine
-from records.sources import digests
+from records.machine import digests, git_commit, machine
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources

@@ -22,8 +22,8 @@ from pygments.lexers import PythonLexer
 from records.atomic import AnyPath
 from records.events import CODE, OP, OPS, PHASES
 from records.finished import BadRun, Recorded, load
+from records.machine import unchanged
 from records.messages import ring_before, with_messages
-from records.sources import unchanged
 from records.timeline import COLOURS, window
 
 MAX_EVENTS = 200_000  # of a run: more would make the page slow

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from records.errors import UsageError
@@ -89,25 +89,16 @@ def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
     """Rename all files to their names, on the disk too; if one cannot be renamed, all paths stay as they were."""
     for temporary in temporaries:
         sync(temporary)
-    former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
-    renamed: list[Path] = []
-    try:
+    with ExitStack() as at_the_end, ExitStack() as undo:
+        former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
         for path, kept in former.items():
+            at_the_end.callback(kept.unlink, missing_ok=True)
             _link(path, kept)
         for temporary, path in zip(temporaries, paths, strict=True):
             with naming(path):
                 os.replace(temporary, path)
-            renamed.append(path)
-    except BaseException:
-        for path in renamed:
-            if path in former:
-                os.replace(former[path], path)
-            else:
-                path.unlink()
-        raise
-    finally:
-        for kept in former.values():
-            kept.unlink(missing_ok=True)
+            undo.callback(os.replace, former[path], path) if path in former else undo.callback(path.unlink)
+        undo.pop_all()
     for directory in {path.parent for path in paths}:
         sync(directory)
 

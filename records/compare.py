@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from records.finished import Parser, Run, add_runs, differing_options, find_runs, run_command, shortened
+from records.finished import RUNS, Run, command, differing_options, find_runs, shortened
 from records.tables import aligned, finished_epochs, number, scores, staleness, totals, workers
 
 BEFORE = ("strategy", "n_gpus", "epochs")
@@ -81,13 +81,10 @@ def _threads(of_ranks: Mapping[str, int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the comparison; return the exit status."""
-    parser = Parser(prog="python -m records.compare", description="Print finished runs side by side.")
-    add_runs(parser)
-    width = shutil.get_terminal_size().columns
-    return run_command(parser, lambda given: compare(find_runs(given.paths, given.last), width), arguments)
-
+main = command(
+    "compare", "Print finished runs side by side.", RUNS,
+    lambda given: compare(find_runs(given.paths, given.last), shutil.get_terminal_size().columns),
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,7 +22,6 @@ from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
 
 Loaded = TypeVar("Loaded")
-DEFAULT = "results/*.json"
 _CURE = "; copy the files of the run again, or repeat the run"
 
 
@@ -30,31 +29,49 @@ class BadRun(Exception):
     """A run that cannot be shown; the message is one line that names the file or option, and the cure."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Finds fault in one line, as a BadRun."""
-
+class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise it."""
         raise BadRun(f"{message}; see --help")
 
 
-def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
-    """Call `work` with the options and print the text that it returns; what goes wrong becomes one line on stderr.
+Settings = dict[str, dict[str, Any]]
+RUN: Settings = {"run": {"metavar": "RUN", "help": "RESULTS_DIR/RUN_NAME, or one of the run's files"}}
+RUNS: Settings = {
+    "paths": {
+        "nargs": "*", "metavar": "RUN", "default": ["results/*.json"],
+        "help": "the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",
+    },
+    "--last": {"type": int, "metavar": "N", "help": "only the N runs that ended last, the newest at the end"},
+}  # fmt: skip
+"""The arguments of a command that shows one run; and those of `find_runs`."""
 
-    Returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
+
+def command(
+    name: str, description: str, settings: Settings, work: Callable[[argparse.Namespace], str]
+) -> Callable[..., int]:
+    """Return the `main` of `python -m records.NAME`: it prints the text that `work` returns for the arguments.
+
+    What goes wrong becomes one line on stderr. `main` takes the command line (default: that of this process) and
+    returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
     """
-    name = parser.prog.rpartition(".")[2]
-    try:
-        text = work(parser.parse_args(arguments))
-        with unread_output_is_no_error() as output:
-            print(text)
-    except BadRun as error:
-        print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\n{name}: ended by SIGINT", file=sys.stderr)
-        return 130
-    return exit_code_of(output, 0)
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        parser = _Parser(prog=f"python -m records.{name}", description=description)
+        for argument, of_argument in settings.items():
+            parser.add_argument(argument, **of_argument)
+        try:
+            text = work(parser.parse_args(arguments))
+            with unread_output_is_no_error() as output:
+                print(text)
+        except BadRun as error:
+            print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print(f"\n{name}: ended by SIGINT", file=sys.stderr)
+            return 130
+        return exit_code_of(output, 0)
+
+    return main
 
 
 @contextmanager
@@ -92,15 +109,6 @@ class Run:
         """When it ended, as YYYY-MM-DD HH:MM:SS; without metadata, when its table was written."""
         written = datetime.fromtimestamp(os.path.getmtime(f"{self.path}.csv"))
         return str(self.metadata.get("ended") or f"{written:%Y-%m-%d %H:%M:%S}")
-
-
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add to a command line the arguments of `find_runs`: paths, and --last."""
-    parser.add_argument(
-        "paths", nargs="*", metavar="RUN", default=[DEFAULT],
-        help="the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--last", type=int, metavar="N", help="only the N runs that ended last, the newest at the end")
 
 
 def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from records.finished import Parser, differing_options, run_command
+from records.finished import Settings, command, differing_options
 from records.parting import CLOSE, Hashed, Parting, differing, load, part
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
@@ -194,12 +194,9 @@ def why(a: Hashed, b: Hashed) -> str:
     return "\n".join([*lines, f"cause     {next(filter(None, causes(at)), unknown)}"])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print why two runs differ; return the exit status."""
-    parser = Parser(prog="python -m records.why", description="Tell why two runs differ; both were made with --hashes.")
-    parser.add_argument("runs", nargs=2, metavar="RUN", help="RESULTS_DIR/RUN_NAME, or its .json")
-    return run_command(parser, lambda given: why(*map(load, given.runs)), arguments)
-
+_RUNS: Settings = {"runs": {"nargs": 2, "metavar": "RUN", "help": "RESULTS_DIR/RUN_NAME, or its .json"}}
+_ABOUT = "Tell why two runs differ; both were made with --hashes."
+main = command("why", _ABOUT, _RUNS, lambda given: why(*map(load, given.runs)))
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": _of_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": cores,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
@@ -39,20 +39,15 @@ def machine() -> dict[str, Any]:
 
 def free_memory() -> int:
     """Return how many bytes of this machine's memory are free, caches included."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kib = _of_proc("meminfo", "MemAvailable").removesuffix("kB")
+    return int(kib) * 1024 if kib else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+def _of_proc(file: str, field: str) -> str:
+    """Return the first value of a field in /proc/FILE; "" if there is none, as on other systems than Linux."""
+    path = Path("/proc", file)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
 def git_commit(directory: AnyPath = _PROJECT) -> str | None:

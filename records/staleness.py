@@ -104,8 +104,8 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
     what = f"{metadata['strategy']}, {len(table)} workers, {options.get('model')} on {options.get('dataset')}"
     figure.suptitle(textwrap.fill(f"{what}; dotted: mean", 90), fontsize=9, parse_math=False)
     if len(late):
-        handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
+        known = grid[0].get_legend_handles_labels()
+        figure.legend(*known, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
     return figure
 
 

@@ -133,10 +133,9 @@ def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = Fa
     about = "3→5 on the server's lane: computed on version 3 of the parameters, applied to version 5; worker 1 on top"
     names = {"wait": "wait (← for rank)"}
     patches = [Patch(color=COLOURS[phase], label=names.get(phase, phase)) for phase in PHASES if phase in phases]
-    spacing = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
     figure.legend(
         handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=7.5,
-        title=about if versions else None, title_fontsize=7.5, **spacing,
+        title=about if versions else None, title_fontsize=7.5, handlelength=1.2, handletextpad=0.5, columnspacing=1.0,
     )  # fmt: skip
 
 

@@ -69,12 +69,11 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) ->
     of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {"runs": of_runs, "view": _first_view(runs, steps), "phases": PHASES, "ops": OPS}
     colours = " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items())
-    data = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")  # nothing in it ends the script
     parts = {
         "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
         "style": f":root {{{colours}}}\n{_part('page.css')}",
         "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
-        "data": data,
+        "data": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),  # nothing in it ends the script
         "script": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
     }
     text = _part("page.html")

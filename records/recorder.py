@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -24,6 +25,7 @@ _pack = ROW.pack
 _BUFFERED = 8192 * ROW.size  # bytes that a recorder keeps in memory
 
 
+@dataclass(eq=False)
 class Recorder:
     """Collects the events of one rank, in the file that `write_to` names, else in a temporary one without a name.
 
@@ -35,23 +37,18 @@ class Recorder:
     for who spends it piece by piece.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        enabled: bool = True,
-        synchronize: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.rank = rank
-        self.enabled = enabled
+    rank: int = 0
+    enabled: bool = True
+    synchronize: Callable[[], None] | None = None
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
         self.is_evaluating = False
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, reported by a server that continues without them
         self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
         self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
-        self.synchronize = synchronize
-        self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
         self.watch: Callable[..., None] | None = None  # is called with each span and mark: see `Scalars.take`

@@ -93,7 +93,10 @@ def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
         former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
         for path, kept in former.items():
             at_the_end.callback(kept.unlink, missing_ok=True)
-            _link(path, kept)
+            try:
+                os.link(path, kept)
+            except OSError:  # not every file system can
+                shutil.copy2(path, kept)
         for temporary, path in zip(temporaries, paths, strict=True):
             with naming(path):
                 os.replace(temporary, path)
@@ -101,13 +104,6 @@ def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
         undo.pop_all()
     for directory in {path.parent for path in paths}:
         sync(directory)
-
-
-def _link(path: Path, other: Path) -> None:
-    try:
-        os.link(path, other)
-    except OSError:  # not every file system can
-        shutil.copy2(path, other)
 
 
 def sync(path: Path) -> None:

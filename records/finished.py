@@ -122,7 +122,12 @@ def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
     stems = dict.fromkeys(stem for path in paths for stem in _stems(path))
     if not stems:
         raise BadRun(f"{paths[0]}: not the record of a run; give its .json")
-    runs = [_read(stem) for stem in stems]
+    runs = []
+    for stem in stems:
+        table, metadata = _load(load_table, f"{stem}.csv"), f"{stem}.json"
+        if not finished_epochs(table):
+            raise BadRun(f"{stem}.csv: the run finished no epoch; repeat it, or leave it out")
+        runs.append(Run(stem, table, _load(load_metadata, metadata) if os.path.exists(metadata) else {}))
     return runs if last is None else sorted(runs, key=lambda run: run.ended)[-last:]
 
 
@@ -137,14 +142,6 @@ def _stems(path: str) -> Iterator[Path]:
             raise BadRun(f"{match}: neither the .csv nor the .json of a run")
         if not match.endswith((TRACE_SUFFIX, CALIBRATION)):
             yield Path(stem)
-
-
-def _read(run: Path) -> Run:
-    table_path, metadata_path = f"{run}.csv", f"{run}.json"
-    table = _load(load_table, table_path)
-    if not finished_epochs(table):
-        raise BadRun(f"{table_path}: the run finished no epoch; repeat it, or leave it out")
-    return Run(run, table, _load(load_metadata, metadata_path) if os.path.exists(metadata_path) else {})
 
 
 def _load(read: Callable[[str], Loaded], path: str, cure: str = "") -> Loaded:

@@ -18,10 +18,6 @@ from records.parting import CLOSE, Hashed, Parting, differing, load, part
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
                "optimizer_options")  # fmt: skip
-_OF_PASSES = ("dtype", "amp", "device", "task", "accumulate")
-_OF_BATCHES = ("seed", "batch_size", "global_batch_size", "n_gpus", "dataset")
-_OF_STARTS = ("seed", "model", "model_options", "dtype")
-_OF_MACHINES = ("machine torch", "machine threads", "machine cpu", "machine python")
 _MOST_ORDERS = 5040  # of addition: 7 ranks
 _LATE = 8  # steps
 
@@ -29,7 +25,7 @@ _LATE = 8  # steps
 def _of_x(at: Parting) -> Iterator[str]:
     a, b = at.a, at.b
     if at.step == 0:
-        yield _options(at, _OF_STARTS, "another start")
+        yield _options(at, ("seed", "model", "model_options", "dtype"), "another start")
         yield "another start, with the same options: the model is not made from --seed alone"
         return
     if a.run.metadata.get("arrivals") != b.run.metadata.get("arrivals"):
@@ -49,17 +45,18 @@ def _of_batch(at: Parting) -> Iterator[str]:
     ours, theirs = ([worker["batch"][at.step] for worker in run.workers] for run in (at.a, at.b))
     if sorted(ours) == sorted(theirs):
         yield "another batch: workers have exchanged theirs"
-    yield _options(at, _OF_BATCHES, "another batch")
+    yield _options(at, ("seed", "batch_size", "global_batch_size", "n_gpus", "dataset"), "another batch")
     yield "another batch, with the same options: the data set, or how it is shuffled or augmented, is another"
 
 
 def _of_gradient(at: Parting) -> Iterator[str]:
     if at.factor:
         yield f"a factor: the gradient of B is {at.factor:.4g} times that of A, from the same x and batch"
-    yield _options(at, _OF_PASSES, "another arithmetic")
+    yield _options(at, ("dtype", "amp", "device", "task", "accumulate"), "another arithmetic")
     yield _unseen(at)
     if at.are_close:
-        yield _options(at, _OF_MACHINES, "rounding of another version or number of threads")
+        names = ("machine torch", "machine threads", "machine cpu", "machine python")
+        yield _options(at, names, "rounding of another version or number of threads")
     yield _lost(at)
     yield "not known: the same x and batch gave another gradient (dropout, or an operation that is not deterministic)"
 

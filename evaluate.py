@@ -25,9 +25,8 @@ import torch
 
 from checkpoints import files, folder
 from launchers.environment import die_with_parent
-from records.atomic import check_writable_by, write_atomically
+from records.atomic import check_writable_by, locked, write_atomically
 from records.errors import RunFailed, UsageError, one_line
-from records.locks import locked
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate

@@ -34,8 +34,7 @@ from every_order.runs import Case
 from every_order.saved import load, save
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
-from records.known import value_of
-from records.parsing import read_options
+from records.known import read_options, value_of
 from strategies import STRATEGIES, RunSize, Strategy
 from strategies.common.builtin import Builtin
 from torch_scripts.command import explore_script, is_script

@@ -211,10 +211,10 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
         frame.to_csv(unfinished, index=False)
     print(f"table   {path}")
     if "n_gpus" in axes:
-        from records import speedup  # matplotlib is slow to load
+        from records import plot  # matplotlib is slow to load
 
         others = [name for name in axes if name != "n_gpus"]
-        speedup.draw(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
+        plot.draw_sweep(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
 
 

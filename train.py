@@ -27,14 +27,13 @@ if sys.version_info < (3, 11):  # noqa: UP036 - older ones get one line
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading, interrupts_wait
+    from records.interrupts import end_while_loading, exit_code_of, interrupts_wait, unread_output_is_no_error
 
     end_while_loading("nothing was written")  # it takes seconds, in which Ctrl-C may come
     from launchers import preload, warm_up
     from launchers.sockets import remove_folder
     from records.errors import RunFailed, UsageError
     from records.known import check_names, listed
-    from records.output import exit_code_of, unread_output_is_no_error
 
     end_while_loading("nothing was written", remove_folder)
     try:

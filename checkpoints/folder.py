@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from records.atomic import sync
+from records.atomic import is_locked, locked, sync
 from records.errors import UsageError
-from records.locks import is_locked, locked
 
 SCORES = "evaluation.csv"  # beside the checkpoints: what evaluate.py makes of them
 PREFIX = "step-"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from records.atomic import write_atomically
-from tests.browser import Browser, chromium
+from tests.browser import chromium
 
 
 def commands() -> list[list[str]]:
@@ -26,20 +26,15 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in lines if "--run_name ring" in line or "records.page" in line]
 
 
-def draw(browser: Browser, folder: Path) -> bytes:
-    """Make the run and its page in `folder`; return the picture of the page as it opens (PNG)."""
-    train, page = commands()
-    subprocess.run([sys.executable, ROOT / train[0], *train[1:]], cwd=folder, check=True)
-    subprocess.run([sys.executable, *page[:-1], folder / page[-1]], cwd=ROOT, check=True)
-    browser.open(folder / f"{page[-1]}.page.html", width=1600)
-    browser.frame()
-    return browser.driver.get_screenshot_as_png()
-
-
 def main() -> None:
-    """Take the picture."""
+    """Make the run and its page, and take the picture of the page as it opens."""
+    train, page = commands()
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        picture = draw(browser, Path(folder))
+        subprocess.run([sys.executable, ROOT / train[0], *train[1:]], cwd=folder, check=True)
+        subprocess.run([sys.executable, *page[:-1], Path(folder) / page[-1]], cwd=ROOT, check=True)
+        browser.open(Path(folder) / f"{page[-1]}.page.html", width=1600)
+        browser.frame()
+        picture = browser.driver.get_screenshot_as_png()
     with write_atomically(Path(__file__).with_name("page.png")) as unfinished:
         unfinished.write_bytes(picture)
 

@@ -43,19 +43,6 @@ INK, GREY, LINE = "#222222", "#666666", "#c4c4c0"
 MOVING_MS, PAUSE_MS, RESULT_MS, CHAPTER_MS, END_MS = 80, 500, 1000, 2500, 5000
 
 
-class _Watch(Recorder):
-    """Keeps beside each event what was in `vector` right after it."""
-
-    def __init__(self, rank: int, vector: torch.Tensor) -> None:
-        super().__init__(rank)
-        self.vector = vector
-        self.values: list[torch.Tensor] = []
-
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        super().add(*args, **kwargs)
-        self.values.append(self.vector.clone())
-
-
 def _exchange(transport: Transport) -> pd.DataFrame:
     """Take part in the exchange as one rank; return its events with the values after each."""
     vector, other = transport.allocate(N), transport.allocate(N)
@@ -63,10 +50,12 @@ def _exchange(transport: Transport) -> pd.DataFrame:
     for _ in range(WARM_UP):
         ring_all_reduce(other, transport)
     transport.barrier()
-    transport.recorder = watch = _Watch(transport.rank, vector)
-    watch.add("wait", now := transport.now(), now, tag="start")  # of no length: only to have the values at first
+    transport.recorder = recorder = Recorder(transport.rank)
+    values: list[torch.Tensor] = []
+    recorder.watch = lambda *_: values.append(vector.clone())
+    recorder.add("wait", now := transport.now(), now, tag="start")  # of no length: only to have the values at first
     ring_all_reduce(vector, transport)
-    return watch.frame().assign(**dict(zip(VALUES, torch.stack(watch.values).T.numpy(), strict=True)))
+    return recorder.frame().assign(**dict(zip(VALUES, torch.stack(values).T.numpy(), strict=True)))
 
 
 def record(path: AnyPath) -> None:
@@ -133,12 +122,11 @@ class Scene:
         self.axes.axis("off")
         panels = [self._box(place, (220, 82), fc="white", ec=LINE, lw=2) for place in PLACES]
         for src, dst in self.arrows:
-            self.axes.add_patch(
-                FancyArrowPatch(
-                    PLACES[src], PLACES[dst], patchA=panels[src], patchB=panels[dst], shrinkA=4, shrinkB=4,
-                    connectionstyle="arc3,rad=-0.4", arrowstyle="-|>", mutation_scale=28, lw=4, color=LINE,
-                )
+            arrow = FancyArrowPatch(
+                PLACES[src], PLACES[dst], patchA=panels[src], patchB=panels[dst], shrinkA=4, shrinkB=4,
+                connectionstyle="arc3,rad=-0.4", arrowstyle="-|>", mutation_scale=28, lw=4, color=LINE,
             )  # fmt: skip
+            self.axes.add_patch(arrow)
         for rank, (x, y) in enumerate(PLACES):
             y += 27 * SIDES[rank]
             self._text(x - 101, y, f"rank {rank}", 17, ha="left", weight="bold")

@@ -30,18 +30,13 @@ Place = Sequence[float] | np.ndarray
 
 
 def _node(axes: Axes, place: Place, text: str, colour: str) -> None:
-    axes.text(
-        place[0], place[1], text, ha="center", va="center", color="white", fontsize=11,
-        bbox={"boxstyle": "round,pad=0.55", "facecolor": colour, "edgecolor": "none"},
-    )  # fmt: skip
+    box = {"boxstyle": "round,pad=0.55", "facecolor": colour, "edgecolor": "none"}
+    axes.text(place[0], place[1], text, ha="center", va="center", color="white", fontsize=11, bbox=box)
 
 
 def _arrow(axes: Axes, start: Place, end: Place, colour: str, bend: float = 0.0) -> None:
-    axes.annotate(
-        "", xy=tuple(end), xytext=tuple(start),
-        arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2, "connectionstyle": f"arc3,rad={bend}",
-                    "shrinkA": 4, "shrinkB": 4},
-    )  # fmt: skip
+    look = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 4, "shrinkB": 4}
+    axes.annotate("", tuple(end), tuple(start), arrowprops=look | {"connectionstyle": f"arc3,rad={bend}"})
 
 
 def _canvas(width: float, low: float, high: float) -> tuple[Figure, Axes]:
@@ -130,12 +125,12 @@ def bottleneck(N: int = 5) -> None:
             colour = SERVER if role == "server" else WORKER
             _link(axes, place, sent[role], got[role], colour)
             _node(axes, place, f"rank {r}", colour)
-        axes.text(0, 0, "switch", ha="center", va="center", fontsize=9, color="#333333",
-                  bbox={"boxstyle": "round,pad=0.4", "facecolor": "#e6e6e6", "edgecolor": "#999999"})  # fmt: skip
+        box = {"boxstyle": "round,pad=0.4", "facecolor": "#e6e6e6", "edgecolor": "#999999"}
+        axes.text(0, 0, "switch", ha="center", va="center", fontsize=9, color="#333333", bbox=box)
         axes.set_title(f"{strategy.name}, {N} ranks", fontsize=11)
-        words = [f"{'the server, rank 0,' if role == 'server' else 'each ' + role} sends {sent[role]:.3g} P"
-                 for role in dict.fromkeys(roles)]  # fmt: skip
-        axes.text(0, -1.85, "; ".join(words), ha="center", va="center", fontsize=9.5)
+        who = {"server": "the server, rank 0,", "worker": "each worker"}
+        words = "; ".join(f"{who[role]} sends {sent[role]:.3g} P" for role in dict.fromkeys(roles))
+        axes.text(0, -1.85, words, ha="center", va="center", fontsize=9.5)
     note = "One step. P: bytes of the parameters. Each rank's arrows, out and in, are as wide as the bytes in them."
     figure.text(0.5, 0.02, note, ha="center", fontsize=9, color="#555555")
     figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.05, wspace=0.02)
@@ -150,9 +145,8 @@ def _link(axes: Axes, place: np.ndarray, out: float, into: float, colour: str) -
         aside = side * (width / 2 + 1.5) / _POINTS_FOR_UNIT * across
         first, last = [tuple(share * place + aside) for share in (0.78, 0.2)][::side]
         style = f"simple,tail_width={width},head_width={width + 5},head_length=8"
-        axes.add_patch(
-            FancyArrowPatch(first, last, arrowstyle=style, color=colour, alpha=alpha, shrinkA=0, shrinkB=0, lw=0)
-        )
+        arrow = FancyArrowPatch(first, last, arrowstyle=style, color=colour, alpha=alpha, shrinkA=0, shrinkB=0, lw=0)
+        axes.add_patch(arrow)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""Files that appear whole or not at all, and on the disk: written under other names, then renamed."""
+"""Files that appear whole or not at all, written under other names, then renamed; and locks on files and folders.
+
+The system drops a lock when the process that holds it ends, however it does.
+"""
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from records.errors import UsageError
@@ -84,34 +89,21 @@ def _rename(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
     """Rename all files to their names, on the disk too; if one cannot be renamed, all paths stay as they were."""
     for temporary in temporaries:
         sync(temporary)
-    former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
-    renamed: list[Path] = []
-    try:
+    with ExitStack() as at_the_end, ExitStack() as undo:
+        former = {path: path.with_name(f".{os.getpid()}.former.{path.name}") for path in paths[:-1] if path.is_file()}
         for path, kept in former.items():
-            _link(path, kept)
+            at_the_end.callback(kept.unlink, missing_ok=True)
+            try:
+                os.link(path, kept)
+            except OSError:  # not every file system can
+                shutil.copy2(path, kept)
         for temporary, path in zip(temporaries, paths, strict=True):
             with naming(path):
                 os.replace(temporary, path)
-            renamed.append(path)
-    except BaseException:
-        for path in renamed:
-            if path in former:
-                os.replace(former[path], path)
-            else:
-                path.unlink()
-        raise
-    finally:
-        for kept in former.values():
-            kept.unlink(missing_ok=True)
+            undo.callback(os.replace, former[path], path) if path in former else undo.callback(path.unlink)
+        undo.pop_all()
     for directory in {path.parent for path in paths}:
         sync(directory)
-
-
-def _link(path: Path, other: Path) -> None:
-    try:
-        os.link(path, other)
-    except OSError:  # not every file system can
-        shutil.copy2(path, other)
 
 
 def sync(path: Path) -> None:
@@ -135,3 +127,37 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def locked(path: Path, refusal: str, patience: float = 1.0) -> Iterator[None]:
+    """Hold the lock on a folder, or on a file, which is made; raise UsageError with `refusal` if another process does.
+
+    Tried for some seconds, since `is_locked` takes the lock for a moment. Raises OSError.
+    """
+    give_up = time.monotonic() + patience
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise UsageError(refusal) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(number)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock on the file at `path`, or that cannot be known."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is locked; or it is another user's
+        return True
+    return False

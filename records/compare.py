@@ -2,9 +2,9 @@
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from records.finished import Parser, Run, add_runs, differing_options, find_runs, run_command, shortened
+from records.finished import RUNS, Run, command, differing_options, find_runs, shortened
 from records.tables import aligned, finished_epochs, number, scores, staleness, totals, workers
 
 BEFORE = ("strategy", "n_gpus", "epochs")
@@ -57,6 +57,7 @@ def _row(run: Run) -> dict[str, str]:
     table, identical = run.table, run.metadata.get("replicas_identical")
     numbers, trained = totals(table), workers(table)
     stale, stalest = staleness(table)
+    threads = list((run.metadata.get("threads") or {}).values())  # of each rank: the least and the most are shown
     waiting = trained["wait_s"].sum(min_count=1) / trained["epoch_s"].sum()
     before = (str(table["strategy"].iloc[0]), str(table["n_gpus"].iloc[0]), str(finished_epochs(table)))
     after = (
@@ -64,7 +65,7 @@ def _row(run: Run) -> dict[str, str]:
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
         number(numbers["evaluate_bytes"], scale=1e-6),
-        _threads(run.metadata.get("threads") or {}),
+        " to ".join(str(n) for n in dict.fromkeys((min(threads), max(threads)))) if threads else "-",
         number(waiting, scale=100),
         f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",
         "-" if identical is None else "yes" if identical else "no",
@@ -73,21 +74,10 @@ def _row(run: Run) -> dict[str, str]:
     return dict(zip(BEFORE, before, strict=True)) | scored | dict(zip(AFTER, after, strict=True))
 
 
-def _threads(of_ranks: Mapping[str, int]) -> str:
-    """Return with how many threads a rank computes: of ranks that differ, the least and the greatest number."""
-    if not of_ranks:
-        return "-"
-    least, most = min(of_ranks.values()), max(of_ranks.values())
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the comparison; return the exit status."""
-    parser = Parser(prog="python -m records.compare", description="Print finished runs side by side.")
-    add_runs(parser)
-    width = shutil.get_terminal_size().columns
-    return run_command(parser, lambda given: compare(find_runs(given.paths, given.last), width), arguments)
-
+main = command(
+    "compare", "Print finished runs side by side.", RUNS,
+    lambda given: compare(find_runs(given.paths, given.last), shutil.get_terminal_size().columns),
+)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -77,22 +77,20 @@ class EventFile:
         return replace(self, rows_in=[zlib.compress(rows, 1) for rows in self.rows()])
 
 
+@dataclass(frozen=True)
 class RunEvents:
     """The events of a run, rank after rank, some ten thousand at a time: see `Events`."""
 
-    def __init__(self, ranks: Iterable[EventFile]) -> None:
-        self._ranks = list(ranks)
+    ranks: Sequence[EventFile]
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         parts: list[tuple[EventFile, bytes]] = []
-        n = 0
-        for rank in self._ranks:
+        for rank in self.ranks:
             for rows in rank.rows():
-                n += len(rows) // ROW.size
                 parts.append((rank, rows))
-                if n >= _CHUNK:
+                if sum(len(some) for _, some in parts) >= _CHUNK * ROW.size:
                     yield frame_of(parts)
-                    parts, n = [], 0
+                    parts = []
         if parts:
             yield frame_of(parts)
 

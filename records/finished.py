@@ -17,12 +17,11 @@ import pandas as pd
 from records.atomic import write_together
 from records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
 from records.files import CALIBRATION, TRACE_SUFFIX, load_events, load_metadata, load_table
-from records.output import exit_code_of, unread_output_is_no_error
+from records.interrupts import exit_code_of, unread_output_is_no_error
 from records.tables import finished_epochs, worker_spans
 from records.unfinished import EVENTS_SUFFIX, SUFFIXES
 
 Loaded = TypeVar("Loaded")
-DEFAULT = "results/*.json"
 _CURE = "; copy the files of the run again, or repeat the run"
 
 
@@ -30,31 +29,49 @@ class BadRun(Exception):
     """A run that cannot be shown; the message is one line that names the file or option, and the cure."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Finds fault in one line, as a BadRun."""
-
+class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise it."""
         raise BadRun(f"{message}; see --help")
 
 
-def run_command(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
-    """Call `work` with the options and print the text that it returns; what goes wrong becomes one line on stderr.
+Settings = dict[str, dict[str, Any]]
+RUN: Settings = {"run": {"metavar": "RUN", "help": "RESULTS_DIR/RUN_NAME, or one of the run's files"}}
+RUNS: Settings = {
+    "paths": {
+        "nargs": "*", "metavar": "RUN", "default": ["results/*.json"],
+        "help": "the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",
+    },
+    "--last": {"type": int, "metavar": "N", "help": "only the N runs that ended last, the newest at the end"},
+}  # fmt: skip
+"""The arguments of a command that shows one run; and those of `find_runs`."""
 
-    Returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
+
+def command(
+    name: str, description: str, settings: Settings, work: Callable[[argparse.Namespace], str]
+) -> Callable[..., int]:
+    """Return the `main` of `python -m records.NAME`: it prints the text that `work` returns for the arguments.
+
+    What goes wrong becomes one line on stderr. `main` takes the command line (default: that of this process) and
+    returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
     """
-    name = parser.prog.rpartition(".")[2]
-    try:
-        text = work(parser.parse_args(arguments))
-        with unread_output_is_no_error() as output:
-            print(text)
-    except BadRun as error:
-        print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\n{name}: ended by SIGINT", file=sys.stderr)
-        return 130
-    return exit_code_of(output, 0)
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        parser = _Parser(prog=f"python -m records.{name}", description=description)
+        for argument, of_argument in settings.items():
+            parser.add_argument(argument, **of_argument)
+        try:
+            text = work(parser.parse_args(arguments))
+            with unread_output_is_no_error() as output:
+                print(text)
+        except BadRun as error:
+            print(f"{name}:", *str(error).splitlines(), file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print(f"\n{name}: ended by SIGINT", file=sys.stderr)
+            return 130
+        return exit_code_of(output, 0)
+
+    return main
 
 
 @contextmanager
@@ -94,15 +111,6 @@ class Run:
         return str(self.metadata.get("ended") or f"{written:%Y-%m-%d %H:%M:%S}")
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add to a command line the arguments of `find_runs`: paths, and --last."""
-    parser.add_argument(
-        "paths", nargs="*", metavar="RUN", default=[DEFAULT],
-        help="the .json or .csv of a run (each finds the other), or a quoted pattern (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--last", type=int, metavar="N", help="only the N runs that ended last, the newest at the end")
-
-
 def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
     """Return the runs behind `paths`, in the order given and each once; or the `last` that ended, by their end.
 
@@ -114,7 +122,12 @@ def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
     stems = dict.fromkeys(stem for path in paths for stem in _stems(path))
     if not stems:
         raise BadRun(f"{paths[0]}: not the record of a run; give its .json")
-    runs = [_read(stem) for stem in stems]
+    runs = []
+    for stem in stems:
+        table, metadata = _load(load_table, f"{stem}.csv"), f"{stem}.json"
+        if not finished_epochs(table):
+            raise BadRun(f"{stem}.csv: the run finished no epoch; repeat it, or leave it out")
+        runs.append(Run(stem, table, _load(load_metadata, metadata) if os.path.exists(metadata) else {}))
     return runs if last is None else sorted(runs, key=lambda run: run.ended)[-last:]
 
 
@@ -129,14 +142,6 @@ def _stems(path: str) -> Iterator[Path]:
             raise BadRun(f"{match}: neither the .csv nor the .json of a run")
         if not match.endswith((TRACE_SUFFIX, CALIBRATION)):
             yield Path(stem)
-
-
-def _read(run: Path) -> Run:
-    table_path, metadata_path = f"{run}.csv", f"{run}.json"
-    table = _load(load_table, table_path)
-    if not finished_epochs(table):
-        raise BadRun(f"{table_path}: the run finished no epoch; repeat it, or leave it out")
-    return Run(run, table, _load(load_metadata, metadata_path) if os.path.exists(metadata_path) else {})
 
 
 def _load(read: Callable[[str], Loaded], path: str, cure: str = "") -> Loaded:

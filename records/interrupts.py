@@ -1,12 +1,13 @@
-"""Interrupts: how they end a program that is still loading, and how they are put off for a moment."""
+"""What ends a command before its time: interrupts, and output that cannot be written, as when its reader stops."""
 
+import errno
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-
-from records.output import open_standard_streams
+from typing import Any, TextIO
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
@@ -48,3 +49,76 @@ def interrupts_wait() -> Iterator[list[int]]:
             signal.signal(number, handler)
         for arrived in came[:1]:
             signal.raise_signal(arrived)
+
+
+def open_standard_streams() -> None:
+    """Open the null device in place of a standard stream that is closed: else the next file gets its descriptor."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w"))  # noqa: SIM115 - open to the end
+
+
+class Output:
+    """A stream that goes nowhere once it cannot be written; `unread` says that its reader has gone, `lost` why else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.unread = False
+        self.lost = ""
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        """Write, as to any stream."""
+        with self._noticing():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, as any stream."""
+        with self._noticing():
+            self._stream.flush()
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EIO):
+                self.unread = True
+            else:
+                self.lost = error.strerror or str(error)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def unread_output_is_no_error() -> Iterator[Output]:
+    """In the block, drop what cannot be written; give the standard output."""
+    open_standard_streams()
+    streams = sys.stdout, sys.stderr
+    output, errors = map(Output, streams)
+    sys.stdout, sys.stderr = output, errors
+    try:
+        yield output
+    finally:
+        output.flush()
+        errors.flush()
+        sys.stdout, sys.stderr = streams
+
+
+def exit_code_of(output: Output, code: int) -> int:
+    """Return the exit code of a command that ended with `code` and printed to `output`; say what was lost."""
+    if output.lost:
+        print(f"error: cannot write to standard output: {output.lost}; files are complete", file=sys.stderr)
+        return code or 1
+    return 128 + signal.SIGPIPE if output.unread and code == 0 else code

@@ -1,12 +1,21 @@
-"""The names of strategies and codecs, read from their tables without loading torch: typos are refused at once."""
+"""A command line is read, with one line for what is wrong in it.
+
+The names of strategies and codecs are read from their tables without loading torch: typos are refused at once.
+"""
 
 import argparse
 import ast
+import contextlib
+import io
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
-from records.errors import unknown
+from records.errors import UsageError, unknown
+
+T = TypeVar("T")
 
 _PROJECT = Path(__file__).resolve().parent.parent
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
@@ -56,3 +65,20 @@ def value_of(option: str, arguments: Sequence[str]) -> str | None:
     parser.add_argument(option, dest="value", nargs="?")
     value: str | None = parser.parse_known_args(arguments)[0].value
     return value
+
+
+def read_options(arguments: Sequence[str], kind: type[T], description: str) -> T:
+    """Return the options, `kind` being a dataclass of them. Raises UsageError; SystemExit(0) after --help."""
+    import tyro  # here, because a typo is refused before it is loaded
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, description=description, args=arguments, use_underscores=True)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
+        parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
+        text = parts[1] if len(parts) > 1 else parts[0]
+        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None

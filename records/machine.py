@@ -1,8 +1,15 @@
-"""What a run ran on: the machine, and the version of the sources."""
+"""What a run ran on: the machine, and the sources, whether these are still the same.
 
+Records name a source file of this project by its path in it, any other by its whole path.
+"""
+
+import hashlib
+import linecache
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +30,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": _of_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": cores,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
@@ -32,20 +39,15 @@ def machine() -> dict[str, Any]:
 
 def free_memory() -> int:
     """Return how many bytes of this machine's memory are free, caches included."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kib = _of_proc("meminfo", "MemAvailable").removesuffix("kB")
+    return int(kib) * 1024 if kib else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+def _of_proc(file: str, field: str) -> str:
+    """Return the first value of a field in /proc/FILE; "" if there is none, as on other systems than Linux."""
+    path = Path("/proc", file)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
 def git_commit(directory: AnyPath = _PROJECT) -> str | None:
@@ -62,3 +64,32 @@ def git_commit(directory: AnyPath = _PROJECT) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@cache
+def name_of(file: str) -> str:
+    """Return how records name a source file."""
+    path = Path(file).resolve()
+    return path.relative_to(_PROJECT).as_posix() if path.is_relative_to(_PROJECT) else str(path)
+
+
+def text_of(name: str) -> str:
+    """Return the text of a source, which may be a cell of this notebook; "" if it is gone."""
+    path = str(_PROJECT / name)
+    linecache.checkcache(path)
+    return "".join(linecache.getlines(path))
+
+
+def digests(files: Iterable[str]) -> dict[str, str]:
+    """Return by the name of each source the digest of its text, by which `unchanged` knows it again."""
+    return {name: _digest(text_of(name)) for name in sorted(map(name_of, files))}
+
+
+def unchanged(name: str, digest: str | None) -> str:
+    """Return the text of a source; "" if it is gone, or is not the one with this digest."""
+    text = text_of(name)
+    return text if _digest(text) == digest else ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

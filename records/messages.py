@@ -91,8 +91,5 @@ def ring_before(spans: pd.DataFrame, start: float, N: int) -> dict[str, list[int
     """Return, by rank, how many messages of ring all-reduces were sent, added and copied before the time `start`."""
     before = spans[(spans["chunk"] >= 0) & (spans["t1"] < start)]
     ends = {"sent": ("send", SHARE_REDUCE), "added": ("recv", SHARE_REDUCE), "copied": ("recv", SHARE_ONLY)}
-    counts = {}
-    for name, (op, tag) in ends.items():
-        ranks = before.loc[(before["op"] == op) & (before["tag"] == tag), "rank"]
-        counts[name] = np.bincount(ranks, minlength=N).tolist()
-    return counts
+    sums = {name: before.loc[(before["op"] == op) & (before["tag"] == tag), "rank"] for name, (op, tag) in ends.items()}
+    return {name: np.bincount(ranks, minlength=N).tolist() for name, ranks in sums.items()}

@@ -3,6 +3,7 @@
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -10,7 +11,9 @@ from zipfile import BadZipFile
 import numpy as np
 
 from records.files import HASHES
-from records.finished import BadRun, Run
+from records.finished import BadRun, Run, find_runs
+
+CLOSE = 1e-4
 
 
 class Row(NamedTuple):
@@ -36,10 +39,12 @@ class Hashed:
         return of_machine.get(name[8:]) if name.startswith("machine ") else self.run.options.get(name)
 
     def row(self, kind: str, step: int, who: int) -> Row | None:
-        """Return what is kept of x, g or u; None: unknown."""
+        """Return what is kept of x, g or u, or of a batch, as if it were one tensor; None: unknown."""
         of = self.updates if kind == "u" else self.workers
         if who >= len(of) or kind not in of[who] or step >= len(of[who][kind]):
             return None
+        if kind == "batch":
+            return Row(of[who][kind][[step]], np.empty((1, 0)), np.zeros(1))
         return Row(*(of[who][kind + what][step] for what in ("", " elements", " norms")))
 
     def elements(self, step: int) -> np.ndarray | None:
@@ -51,20 +56,44 @@ class Hashed:
 
 @dataclass
 class Parting:
-    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor."""
+    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor; what each has there."""
 
+    a: Hashed
+    b: Hashed
     kind: str
     step: int
     who: int
     tensor: int
+    ours: Row
+    theirs: Row
+
+    @property
+    def are_close(self) -> bool:
+        """Whether the kept elements, and the norms of the tensors, are the same but for rounding."""
+        (_, ours, norms), (_, theirs, of_theirs) = self.ours, self.theirs
+        least = 1e-6 * float(np.nanmax(np.abs(ours)))
+        same = np.allclose(norms, of_theirs, rtol=CLOSE, atol=least, equal_nan=True)
+        return same and np.allclose(ours, theirs, rtol=1e-3, atol=least, equal_nan=True)
+
+    @property
+    def factor(self) -> float:
+        """The number that all elements of A's are multiplied with in B; 0: it is not one, or it is 1."""
+        ours, theirs = self.ours.elements, self.theirs.elements
+        known = np.isfinite(ours) & np.isfinite(theirs) & (np.abs(ours) > 1e-12)
+        if not known.any():
+            return 0.0
+        ratios = theirs[known] / ours[known]
+        middle = float(np.median(ratios))
+        return middle if np.allclose(ratios, middle, rtol=CLOSE) and abs(middle - 1) > CLOSE else 0.0
 
 
-def load(run: Run) -> Hashed:
-    """Return a run's hashes. Raises BadRun."""
-    path = Path(f"{run.path}{HASHES}")
+def load(path: str) -> Hashed:
+    """Return the hashes of the run RESULTS_DIR/RUN_NAME, or of that with this .json. Raises BadRun."""
+    (run,) = find_runs([path if path.endswith(".json") else f"{path}.json"])
+    hashes = Path(f"{run.path}{HASHES}")
     ranks: defaultdict[int, dict[str, np.ndarray]] = defaultdict(dict)
     try:
-        with np.load(path) as file:
+        with np.load(hashes) as file:
             for name in file.files:
                 rank, _, kind = name.partition(" ")
                 ranks[int(rank)][kind] = file[name]
@@ -72,7 +101,7 @@ def load(run: Run) -> Hashed:
         workers = [row for row in rows if row.keys() >= {"x", "x norms", "g", "batch", "n", "step"}]
         return Hashed(run, list(workers[0]["names"]), workers, [row for row in rows if "u" in row])
     except (OSError, ValueError, EOFError, KeyError, IndexError, BadZipFile, zlib.error) as error:
-        raise BadRun(f"{path}: cannot be read; repeat the run with --hashes") from error
+        raise BadRun(f"{hashes}: cannot be read; repeat the run with --hashes") from error
 
 
 def part(a: Hashed, b: Hashed) -> Parting | None:
@@ -82,25 +111,16 @@ def part(a: Hashed, b: Hashed) -> Parting | None:
     begins = [int(run.workers[0]["step"][0]) for run in (a, b)]
     if begins[0] != begins[1]:
         raise BadRun(f"{b.run.path}: begins at step {begins[1] + 1}, the other at {begins[0] + 1}: one was resumed")
-    workers = min(len(a.workers), len(b.workers))
-    for step in range(min(len(one["x"]) for one in [*a.workers, *b.workers])):
-        for who in range(workers):
-            if (tensor := differs(a.row("x", step, who), b.row("x", step, who))) is not None:
-                return Parting("x", step, who, tensor)
-        for who in range(workers):
-            if a.workers[who]["batch"][step] != b.workers[who]["batch"][step]:
-                return Parting("batch", step, who, 0)
-        for kind, n in (("g", workers), ("u", min(len(a.updates), len(b.updates)))):
-            for who in range(n):
-                if (tensor := differs(a.row(kind, step, who), b.row(kind, step, who))) is not None:
-                    return Parting(kind, step, who, tensor)
+    steps = min(len(one["x"]) for one in [*a.workers, *b.workers])
+    for step, kind in product(range(steps), ("x", "batch", "g", "u")):
+        for who in range(len(a.updates if kind == "u" else a.workers)):
+            ours, theirs = (run.row(kind, step, who) for run in (a, b))
+            if ours and theirs and len(tensors := differing(ours, theirs)):
+                return Parting(a, b, kind, step, who, int(tensors[0]), ours, theirs)
     return None
 
 
-def differs(one: Row | None, other: Row | None) -> int | None:
-    """Return the first tensor of two rows that has other bits; None: there is none, or it is not known."""
-    if one is None or other is None:
-        return None
-    known = ~(np.isnan(one.norms) | np.isnan(other.norms))
-    found = np.flatnonzero((one.hashes != other.hashes) & known)
-    return int(found[0]) if len(found) else None
+def differing(ours: Row, theirs: Row) -> np.ndarray:
+    """Return which tensors have other bits, of those that are known."""
+    known = ~(np.isnan(ours.norms) | np.isnan(theirs.norms))
+    return np.flatnonzero((ours.hashes != theirs.hashes) & known)

@@ -2,14 +2,17 @@
 
 Writes one picture of small panels: held-out scores and training loss, each against epochs, seconds and bytes, one
 line a run. Without --out it is RUN.curves.png for one run, and curves.png beside the first for several.
+`draw_sweep` draws what `simulate.py --sweep` has run.
 """
 
 import math
 import re
 import sys
 import textwrap
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullFormatter
 
-from records.finished import BadRun, Parser, Run, add_runs, find_runs, run_command, shortened, writing
+from records.atomic import write_atomically
+from records.finished import RUNS, BadRun, Run, command, find_runs, shortened, writing
 from records.tables import scores, workers
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; then again with other dashes.
@@ -45,22 +49,20 @@ def curve(run: Run) -> pd.DataFrame:
     epochs = run.table.groupby("epoch")
     trained = workers(run.table).assign(weight=lambda rows: rows["samples"].astype("float64"))
     trained = trained.assign(weighted=trained["train_loss"] * trained["weight"]).groupby("epoch")
+    others = {name: re.sub("^test_(?!loss$)", "", name).replace("_", " ") for name in scores(run.table)}
+    others.pop("test_accuracy", None)
     rows = pd.DataFrame(
         {
             "seconds": epochs["epoch_s"].max(),
             "bytes": epochs["bytes_sent"].sum(min_count=1).astype("float64"),
             "accuracy": 100 * epochs["test_accuracy"].first(),
-            **{_measure(name): epochs[name].first() for name in scores(run.table) if name != "test_accuracy"},
+            **{measure: epochs[name].first() for name, measure in others.items()},
             "loss": trained["weighted"].sum(min_count=1) / trained["weight"].sum(min_count=1),
         }
     )
     rows = rows[rows["seconds"].notna()]
     rows = rows.assign(seconds=rows["seconds"].cumsum(), bytes=rows["bytes"].cumsum())
     return rows.replace([np.inf, -np.inf], np.nan).reset_index()
-
-
-def _measure(column: str) -> str:
-    return column.removeprefix("test_" if column != "test_loss" else "").replace("_", " ")
 
 
 def picture(runs: Sequence[Run]) -> Figure:
@@ -127,19 +129,16 @@ def notes_on_covered(panels: Iterable[Axes], names: Mapping[str, str] | None = N
     themselves. The axes have their final limits, as after `Figure.draw_without_rendering`.
     """
     panels_of: Counter[str] = Counter()
-    covers: dict[str, Counter[str]] = {}
+    covers: Counter[tuple[str, str]] = Counter()
     for axes in panels:
-        lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_") and len(_points(line))]
-        for i, line in enumerate(lines):
-            label = str(line.get_label())
-            panels_of[label] += 1
-            above = [str(other.get_label()) for other in lines[i + 1 :] if _lies_on(other, line)]
-            covers.setdefault(label, Counter()).update(above)
-    notes = {}
-    for label, of_label in covers.items():
-        for by, times in of_label.most_common(1):
-            partly = "partly " if times < panels_of[label] else ""
-            notes[label] = f"{partly}under {names[by] if names else by}"
+        lines = {str(line.get_label()): points for line in axes.get_lines() if len(points := _points(line))}
+        shown = {label: points for label, points in lines.items() if not label.startswith("_")}
+        panels_of.update(list(shown))
+        covers.update((a, b) for a, b in combinations(shown, 2) if _are_near(shown[a], shown[b]))
+    notes: dict[str, str] = {}
+    for (label, by), times in covers.most_common():
+        partly = "partly " if times < panels_of[label] else ""
+        notes.setdefault(label, f"{partly}under {names[by] if names else by}")
     return notes
 
 
@@ -148,8 +147,7 @@ def _points(line: Line2D) -> np.ndarray:
     return np.asarray(line.get_transform().transform(data[np.isfinite(data).all(1)]))
 
 
-def _lies_on(one: Line2D, other: Line2D) -> bool:
-    a, b = _points(one), _points(other)
+def _are_near(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and bool(np.abs(a - b).max() <= _NEAR)
 
 
@@ -173,26 +171,82 @@ def _title(runs: Sequence[Run], names: Sequence[str]) -> str:
     return textwrap.fill(", ".join(what), 110) + (f"\n{names[0]}" if len(runs) == 1 else "")
 
 
-def _write(paths: Sequence[str], last: int | None, out: str | None) -> Path:
-    runs = find_runs(paths, last)
+def draw_sweep(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
+    """Draw `speedup` against `workers`, or `seconds_a_step` if there is one, a line for each combination of `others`.
+
+    Hollow where less than half of a step is `compute_s`. `others`: columns. `given`: what all runs have alike, for the
+    title. Raises OSError.
+    """
+    figure = Figure(figsize=(7, 5.4), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("workers")
+    axes.grid(color="0.9")
+    if "seconds_a_step" in frame:
+        what, label = "A step", "seconds a step"
+        _draw_lines(axes, frame, others, "seconds_a_step")
+        waits = frame[frame["seconds_a_step"] > 2 * frame["compute_s"]]
+        axes.plot(
+            waits["workers"], waits["seconds_a_step"], "o", color="white", markeredgecolor="0.3", markersize=4,
+            label="mostly waiting", zorder=4,
+        )  # fmt: skip
+        axes.set_yscale("log")
+    else:
+        what, label = "Speed-up", "times the samples/s of one worker alone"
+        limits = [frame["workers"].min(), frame["workers"].max()]
+        axes.plot(limits, limits, color="0.6", linewidth=1, label="as many times as workers")
+        _draw_lines(axes, frame, others, "speedup")
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.set_ylabel(label)
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_title("\n".join([f"{what} in virtual time", *textwrap.wrap(given, 80)]), fontsize=9)
+    title = ", ".join(others or ["strategy"])
+    figure.legend(loc="outside lower center", title=title, frameon=False, fontsize="small", ncols=2, **DASHED)
+    with write_atomically(path) as unfinished:
+        figure.savefig(unfinished, format="png")
+
+
+def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) -> None:
+    """Draw a line for each combination of the columns `others`: the first tells the colour, the rest the dashes.
+
+    Lines that are the same within 1 % are one, with both names.
+    """
+    names = list(others) or ["strategy"]
+    firsts, rests = list(frame[names[0]].unique()), list(frame[names[1:]].drop_duplicates().itertuples(index=False))
+    drawn: list[tuple[tuple[str, ...], pd.Series, Line2D]] = []
+    for values, line in frame.groupby(names, sort=False):
+        rest, curve = tuple(values[1:]), line.set_index("workers")[what].sort_index()
+        for other, like, same in drawn:
+            if other == rest and like.index.equals(curve.index) and np.allclose(like, curve, rtol=0.01):
+                first, comma, more = str(same.get_label()).partition(", ")
+                same.set_label(f"{first} and {values[0]}{comma}{more}")
+                break
+        else:
+            colour = COLOURS[firsts.index(values[0]) % len(COLOURS)]
+            dashes = DASHES[rests.index(rest) % len(DASHES)] if rests else DASHES[0]
+            label = ", ".join(str(value) for value in values)
+            style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
+            drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
+
+
+def _write(given: Namespace) -> str:
+    runs = find_runs(given.paths, given.last)
     if len(runs) > MOST:
         raise BadRun(f"{len(runs)} runs are too many to tell apart; give {MOST} or fewer, or --last {MOST}")
     beside = f"{runs[0].path}.curves.png" if len(runs) == 1 else runs[0].path.with_name("curves.png")
-    png = Path(out or beside)
+    png = Path(given.out or beside)
     if png.suffix != ".png":
         raise BadRun(f"--out {png}: must end in .png")
     with writing([png], "give another --out") as (temporary,):
         picture(runs).savefig(temporary)
-    return png
+    return f"picture        {png}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the picture; return the exit status."""
-    parser = Parser(prog="python -m records.plot", description="Draw accuracy and loss of finished runs.")
-    add_runs(parser)
-    parser.add_argument("--out", metavar="FILE.png", help="where the picture goes (default: beside the first run)")
-    return run_command(parser, lambda given: f"picture        {_write(given.paths, given.last, given.out)}", arguments)
-
+_OUT = {"metavar": "FILE.png", "help": "where the picture goes (default: beside the first run)"}
+main = command("plot", "Draw accuracy and loss of finished runs.", RUNS | {"--out": _OUT}, _write)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,8 +6,10 @@ A recorder writes its events to a file as they come, some thousands at a time: i
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -16,13 +18,14 @@ import pandas as pd
 
 from records.errors import RunFailed
 from records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, SCORE, EventFile, frame_of
-from records.sources import name_of
+from records.machine import name_of
 
 _NAN = float("nan")
 _pack = ROW.pack
 _BUFFERED = 8192 * ROW.size  # bytes that a recorder keeps in memory
 
 
+@dataclass(eq=False)
 class Recorder:
     """Collects the events of one rank, in the file that `write_to` names, else in a temporary one without a name.
 
@@ -34,23 +37,18 @@ class Recorder:
     for who spends it piece by piece.
     """
 
-    def __init__(
-        self,
-        rank: int = 0,
-        enabled: bool = True,
-        synchronize: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.rank = rank
-        self.enabled = enabled
+    rank: int = 0
+    enabled: bool = True
+    synchronize: Callable[[], None] | None = None
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
         self.is_evaluating = False
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, reported by a server that continues without them
         self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
         self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
-        self.synchronize = synchronize
-        self.clock = clock
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
         self.watch: Callable[..., None] | None = None  # is called with each span and mark: see `Scalars.take`
@@ -61,7 +59,7 @@ class Recorder:
         self._tags: dict[str, int] = {"": 0}
         self._lines = [""]
         self._followed: dict[str, dict[int, int]] = {}  # by file and line: its place among _lines
-        self._of_codes: dict[str, float] = {}
+        self._of_codes: Counter[str] = Counter()
 
     def follow(self, files: Iterable[str]) -> None:
         """From now on, note beside each event which line of these sources was at work, the innermost if several."""
@@ -71,13 +69,12 @@ class Recorder:
         """Return the number of the line that the caller's caller works for; 0: of none that is followed."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            lines = self._followed.get(frame.f_code.co_filename)
+            lines, line = self._followed.get(frame.f_code.co_filename), frame.f_lineno
             if lines is not None:
-                place = lines.get(frame.f_lineno)
-                if place is None:
-                    place = lines[frame.f_lineno] = len(self._lines)
-                    self._lines.append(f"{name_of(frame.f_code.co_filename)}:{frame.f_lineno}")
-                return place
+                if line not in lines:
+                    lines[line] = len(self._lines)
+                    self._lines.append(f"{name_of(frame.f_code.co_filename)}:{line}")
+                return lines[line]
             frame = frame.f_back
         return 0
 
@@ -93,23 +90,17 @@ class Recorder:
         version_read: int = -1,
         version_applied: int = -1,
     ) -> None:
-        """Record one span of `phase`; `op`, `peer`, `tag` and `nbytes` describe the message, if it was one.
-
-        Raises RunFailed if the events cannot be written.
-        """
+        """Record one span of `phase`; the other arguments describe the message, if it was one. Raises RunFailed."""
         if self.is_evaluating:
             phase = EVALUATE
         if self.enabled and (op or not self.is_evaluating):
-            tag_code = self._tags.get(tag)
-            if tag_code is None:
-                tag_code = self._tags[tag] = len(self._tags)
+            tag_code = self._tags.setdefault(tag, len(self._tags))
             line = self._line_at_work() if self._followed else 0
-            rows = self._rows
-            rows += _pack(
+            self._rows += _pack(
                 self.epoch, self.step, t0, t1, CODE[phase], OP[op], peer, tag_code, nbytes,
                 version_read, version_applied, line, _NAN,
             )  # fmt: skip
-            if len(rows) >= _BUFFERED:
+            if len(self._rows) >= _BUFFERED:
                 self._write()
             if self.watch:
                 self.watch(phase, t1 - t0, op, nbytes, version_read, version_applied)
@@ -150,8 +141,7 @@ class Recorder:
     def count_code(self, values: float, indices: float, headers: float, dense: float) -> None:
         """Count a code that is sent: its bytes by what they are, and those that would be sent without a codec."""
         if self.enabled:
-            for name, amount in zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True):
-                self._of_codes[name] = self._of_codes.get(name, 0.0) + amount
+            self._of_codes.update(dict(zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True)))
 
     def mark_codes(self) -> None:
         """Write what was counted of codes since the last call, if anything was."""
@@ -180,7 +170,8 @@ class Recorder:
         if self._file is not None:
             raise ValueError("the events are written elsewhere already")
         self._path = path
-        self._open()
+        with self._room_is_needed():
+            self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
 
     def close(self) -> EventFile:
         """Write what is not written yet, and return the file, which `write_to` named. Raises RunFailed."""
@@ -195,29 +186,20 @@ class Recorder:
 
         All in memory at once: for a run of moderate length. Raises OSError.
         """
-        written = b""
         if self._file is not None:
             self._file.seek(0)
-            written = self._file.read()
-        return frame_of([(self._at(()), written + bytes(self._rows))])
+        written = self._file.read() if self._file is not None else b""
+        return frame_of([(self._at(()), written + self._rows)])
 
     def _at(self, rows_in: Path | Sequence[bytes]) -> EventFile:
         return EventFile(self.rank, rows_in, tuple(self._tags), tuple(self._lines))
 
-    def _open(self) -> IO[bytes]:
-        with self._room_is_needed():
-            # Without a buffer of its own: the rows are one already.
-            if self._path is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as the recorder
-            else:
-                self._file = open(self._path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
-        return self._file
-
     def _write(self) -> None:
         """Append the rows to the file."""
-        file = self._file or self._open()
         rest = memoryview(bytes(self._rows))
         with self._room_is_needed():
+            # Without a buffer of its own: the rows are one already.
+            file = self._file = self._file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open to the end
             while rest:
                 rest = rest[file.write(rest) :]
         self._rows.clear()

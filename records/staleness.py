@@ -9,7 +9,8 @@ worker, and writes the histograms as RUN_NAME.staleness.png.
 import math
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from records.finished import BadRun, Parser, load, run_command, writing
+from records.finished import RUN, BadRun, command, load, writing
 from records.tables import aligned, applied, dropped, number
 
 COLOURS = {"applied": "#0072b2", "dropped": "#d55e00"}
@@ -103,8 +104,8 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
     what = f"{metadata['strategy']}, {len(table)} workers, {options.get('model')} on {options.get('dataset')}"
     figure.suptitle(textwrap.fill(f"{what}; dotted: mean", 90), fontsize=9, parse_math=False)
     if len(late):
-        handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
+        known = grid[0].get_legend_handles_labels()
+        figure.legend(*known, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
     return figure
 
 
@@ -120,8 +121,8 @@ def text(events: pd.DataFrame, metadata: Mapping[str, Any]) -> str:
     return aligned(rows, left=1)
 
 
-def _write(path: str) -> str:
-    run = load(path)
+def _write(given: Namespace) -> str:
+    run = load(given.run)
     if applied(run.events).empty and dropped(run.events).empty:
         raise BadRun(f"{run.path}: {run.metadata['strategy']} recorded no versions; a strategy with a server does")
     png = f"{run.path}.staleness.png"
@@ -134,12 +135,7 @@ def _plural(metadata: Mapping[str, Any]) -> str:
     return "pushes" if metadata.get("staleness_of") == "push" else "gradients"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table and write the picture; return the exit status."""
-    parser = Parser(prog="python -m records.staleness", description="Show how old the gradients of a run were.")
-    parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
-    return run_command(parser, lambda given: _write(given.run), arguments)
-
+main = command("staleness", "Show how old the gradients of a run were.", RUN, _write)
 
 if __name__ == "__main__":
     sys.exit(main())

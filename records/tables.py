@@ -22,12 +22,9 @@ COLUMNS = {
     "epoch": "int64",
     "step": "int64",
     "samples": "Int64",
-    "train_loss": "float64",
-    "test_loss": "float64",
-    "test_accuracy": "float64",
-    **dict.fromkeys(("epoch_s", *PHASE_COLUMNS), "float64"),
-    **dict.fromkeys(MESSAGE_COLUMNS, "Int64"),
-    **dict(zip(VERSION_COLUMNS, ("Int64", "float64", "float64"), strict=True)),
+    **dict.fromkeys(("train_loss", "test_loss", "test_accuracy", "epoch_s", *PHASE_COLUMNS), "float64"),
+    **dict.fromkeys((*MESSAGE_COLUMNS, "dropped"), "Int64"),
+    **dict.fromkeys(("staleness_mean", "staleness_max"), "float64"),
     **dict.fromkeys(CODE_MARKS, "Int64"),
     **dict.fromkeys(METERS, "float64"),
     EVALUATE_BYTES: "Int64",
@@ -40,9 +37,9 @@ _MOST_RANKS_SHOWN = 16
 
 def columns_with(names: Iterable[str]) -> dict[str, str]:
     """Return COLUMNS, and among them those of `names` that are of other scores: test_NAME."""
-    others = {name: "float64" for name in names if _is_score(name) and name not in COLUMNS}
-    at = list(COLUMNS).index("test_accuracy") + 1
-    return dict([*list(COLUMNS.items())[:at], *others.items(), *list(COLUMNS.items())[at:]])
+    others = [name for name in names if _is_score(name) and name not in COLUMNS]
+    known, at = list(COLUMNS), list(COLUMNS).index("test_accuracy") + 1
+    return {name: COLUMNS.get(name, "float64") for name in (*known[:at], *others, *known[at:])}
 
 
 def _is_score(name: str) -> bool:
@@ -143,16 +140,14 @@ def _messages(events: pd.DataFrame) -> pd.DataFrame:
 
 def applied(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of gradients that were applied, with their `staleness` in versions; `peer` is the worker."""
-    return _stale(events[(events["phase"] == "update") & (events["version_read"] >= 0)])
+    used = events[(events["phase"] == "update") & (events["version_read"] >= 0)]
+    return used.assign(staleness=used["version_applied"] - used["version_read"])
 
 
 def dropped(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of gradients that came too late, with the `staleness` that they would have had."""
-    return _stale(events[events["op"] == "drop"])
-
-
-def _stale(gradients: pd.DataFrame) -> pd.DataFrame:
-    return gradients.assign(staleness=gradients["version_applied"] - gradients["version_read"])
+    late = events[events["op"] == "drop"]
+    return late.assign(staleness=late["version_applied"] - late["version_read"])
 
 
 def workers(table: pd.DataFrame) -> pd.DataFrame:
@@ -184,14 +179,13 @@ def totals(table: pd.DataFrame) -> dict[str, float | None]:
     counting = table[(table["role"] == SERVER) & table["samples"].notna()]
     trained = workers(table) if counting.empty else counting
     seconds, samples = table.groupby("epoch")["epoch_s"].max(), trained.groupby("epoch")["samples"].sum(min_count=1)
-    epochs = pd.DataFrame({"seconds": seconds, "samples": samples})
-    timed = epochs.dropna()
+    timed = pd.DataFrame({"seconds": seconds, "samples": samples}).dropna()
     steady = timed[1:] if len(timed) > 1 else timed
     steady = steady[steady["seconds"] > 0]  # in virtual time a run may take none
     sent, shown = (table[name].sum(min_count=1) for name in ("bytes_sent", EVALUATE_BYTES))
     return {
         **{name: None if column.empty else float(column.iloc[-1]) for name, column in scored.items()},
-        "seconds": float(epochs["seconds"].sum()),
+        "seconds": float(seconds.sum()),
         "samples_per_s": None if steady.empty else float(steady["samples"].sum() / steady["seconds"].sum()),
         "bytes_sent": None if pd.isna(sent) else int(sent),
         EVALUATE_BYTES: None if pd.isna(shown) else int(shown),
@@ -216,13 +210,14 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     `staleness_of`: what was applied one by one and has a staleness, "gradient" or "push".
     """
     run = totals(table)
+    decimals = 2 if run["seconds"] is None or run["seconds"] >= 10 else 4
     sent = table.groupby("rank")["bytes_sent"].sum(min_count=1) / 1e6
     evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if (shown := run[EVALUATE_BYTES]) else ""
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
         textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
         *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table) if run[name] is not None),
-        f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
+        f"seconds        {number(run['seconds'], decimals)}",
         *([] if run["samples_per_s"] is None else [f"samples/s      {number(run['samples_per_s'])}{warm}"]),
         f"MB sent        {number(run['bytes_sent'], scale=1e-6)} in total; by rank {by_rank(sent.to_dict())}"
         f"{evaluated}",
@@ -239,31 +234,26 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         if len(measured):
             lines.append(f"{label:<15}{measured.iloc[-1]:.3g} in the last epoch, {measured.mean():.3g} on average")
     wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
-    return "\n".join([*wrapped, _time_spent(phase_times(table), _decimals(run["seconds"]))])
+    times = phase_times(table)
+    if times[list(PHASE_COLUMNS)].isna().all(axis=None):
+        return "\n".join([*wrapped, "time per rank  not recorded"])
+    spent = [["time per rank", *(f"{role} (s, %)" for role in times.index)]]
+    for phase, column in zip(PHASES, PHASE_COLUMNS, strict=True):
+        if times[column].notna().any():  # seconds, percent of the epochs
+            cells = zip(times[column], 100 * times[column] / times["epoch_s"], strict=True)
+            spent.append([phase, *(f"{number(seconds, decimals)} {number(share):>6}" for seconds, share in cells)])
+    return "\n".join([*wrapped, aligned(spent, left=1)])
 
 
 def _codes_line(table: pd.DataFrame) -> str:
     """Return what was sent in a step of all workers, of what it consists, and what it would be without a codec."""
-    sums = table[["bytes_sent", *CODE_MARKS]].sum()
-    of_codes = sums[["value_bytes", "index_bytes", "header_bytes"]]
-    dense = sums["bytes_sent"] - of_codes.sum() + sums["dense_bytes"]
+    sent, *of_codes, dense = table[["bytes_sent", "value_bytes", "index_bytes", "header_bytes", "dense_bytes"]].sum()
     coding = workers(table)[lambda rows: rows["codes"].notna()]
     steps = coding["codes"].sum() / coding["rank"].nunique()
-    sent, dense, *rest = (f"{nbytes / steps / 1e6:.4g}" for nbytes in (sums["bytes_sent"], dense, *of_codes))
+    sizes = (sent, sent - sum(of_codes) + dense, *of_codes)
+    sent, dense, *rest = (f"{nbytes / steps / 1e6:.4g}" for nbytes in sizes)
     parts = zip(("values", "indices", "headers"), rest, strict=True)
     return f"{sent} sent; dense would be {dense}; codes: {', '.join(f'{name} {size}' for name, size in parts)}"
-
-
-def _time_spent(times: pd.DataFrame, decimals: int) -> str:
-    """Return `phase_times` as text, a phase that occurred a line and a role a column: seconds, percent of epochs."""
-    if times[list(PHASE_COLUMNS)].isna().all(axis=None):
-        return "time per rank  not recorded"
-    rows = [["time per rank", *(f"{role} (s, %)" for role in times.index)]]
-    for phase, column in zip(PHASES, PHASE_COLUMNS, strict=True):
-        if times[column].notna().any():
-            cells = zip(times[column], 100 * times[column] / times["epoch_s"], strict=True)
-            rows.append([phase, *(f"{number(seconds, decimals)} {number(share):>6}" for seconds, share in cells)])
-    return aligned(rows, left=1)
 
 
 def by_rank(values: Mapping[int, float]) -> str:
@@ -271,14 +261,8 @@ def by_rank(values: Mapping[int, float]) -> str:
     if len(values) <= _MOST_RANKS_SHOWN:
         return ", ".join(f"{rank}: {number(value)}" for rank, value in values.items())
     (first, value), *others = values.items()
-    rest = [other for _, other in others if not pd.isna(other)]
-    least, most = (min(rest), max(rest)) if rest else (None, None)  # nothing was recorded
-    return f"{first}: {number(value)}, others: {number(least)} to {number(most)}"
-
-
-def _decimals(seconds: float | None) -> int:
-    """Return with how many decimals the times of a run are shown that took so long."""
-    return 2 if seconds is None or seconds >= 10 else 4
+    rest = pd.Series([other for _, other in others], dtype="float64")
+    return f"{first}: {number(value)}, others: {number(rest.min())} to {number(rest.max())}"
 
 
 def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:

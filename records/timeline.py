@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import textwrap
+from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from matplotlib.patches import Patch
 
 from records.events import MARKS, PHASES
 from records.files import TRACE_SUFFIX
-from records.finished import BadRun, Parser, Recorded, load, run_command, writing
+from records.finished import RUN, BadRun, Recorded, Settings, command, load, writing
 from records.messages import with_messages
 from records.tables import SERVER, applied, worker_spans
 
@@ -132,10 +133,9 @@ def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = Fa
     about = "3→5 on the server's lane: computed on version 3 of the parameters, applied to version 5; worker 1 on top"
     names = {"wait": "wait (← for rank)"}
     patches = [Patch(color=COLOURS[phase], label=names.get(phase, phase)) for phase in PHASES if phase in phases]
-    spacing = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
     figure.legend(
         handles=patches, loc="outside lower center", ncols=7, frameon=False, fontsize=7.5,
-        title=about if versions else None, title_fontsize=7.5, **spacing,
+        title=about if versions else None, title_fontsize=7.5, handlelength=1.2, handletextpad=0.5, columnspacing=1.0,
     )  # fmt: skip
 
 
@@ -225,10 +225,10 @@ def _lane(lanes: list[list[int]], start: int, end: int) -> int:
     return len(lanes) - 1
 
 
-def _write(path: str, step: int | None, n_steps: int) -> str:
-    run = load(path)
-    first = middle(run.events, run.roles, n_steps) if step is None else step
-    figure = picture(run, first, n_steps)
+def _write(given: Namespace) -> str:
+    run = load(given.run)
+    first = middle(run.events, run.roles, given.steps) if given.step is None else given.step
+    figure = picture(run, first, given.steps)
     about = {key: str(run.metadata.get(key)) for key in ("strategy", "n_gpus", "transport", "bytes", "options")}
     text = json.dumps(trace(run.events, run.roles, run.about, about, run.died), allow_nan=False)
     picture_path, trace_path = f"{run.path}.timeline.png", run.path + TRACE_SUFFIX
@@ -239,14 +239,11 @@ def _write(path: str, step: int | None, n_steps: int) -> str:
     return f"picture        {picture_path}\ntrace          {trace_path} {opened}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the picture and the trace; return the exit status."""
-    parser = Parser(prog="python -m records.timeline", description="Draw who did what when in a finished run.")
-    parser.add_argument("run", metavar="RUN", help="RESULTS_DIR/RUN_NAME, or one of the run's files")
-    parser.add_argument("--step", type=int, help="first step in the picture, from 1 (default: in the middle)")
-    parser.add_argument("--steps", type=int, default=2, help="how many steps in the picture (default: %(default)s)")
-    return run_command(parser, lambda given: _write(given.run, given.step, given.steps), arguments)
-
+_STEPS: Settings = {
+    "--step": {"type": int, "help": "first step in the picture, from 1 (default: in the middle)"},
+    "--steps": {"type": int, "default": 2, "help": "how many steps in the picture (default: %(default)s)"},
+}
+main = command("timeline", "Draw who did what when in a finished run.", RUN | _STEPS, _write)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,12 +11,11 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+from records.atomic import AnyPath, is_locked, locked
 from records.errors import UsageError
-from records.locks import is_locked, locked
 
 EVENTS_SUFFIX = ".events.csv.gz"
 SUFFIXES = (EVENTS_SUFFIX, ".csv", ".json")  # of a run's files
@@ -25,7 +24,7 @@ _LOCK = "lock"
 _PATIENCE_S = 10.0
 
 
-def folder_of(directory: str | os.PathLike[str], run_name: str) -> Path:
+def folder_of(directory: AnyPath, run_name: str) -> Path:
     """Return where a run keeps what is not finished."""
     return Path(directory) / f".{run_name}{_UNFINISHED}"
 
@@ -37,15 +36,14 @@ def check_finished(path: Path, suffix: str) -> None:
         raise ValueError("unfinished: its run was ended while it wrote its records; the next run there removes them")
 
 
-def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
+def check_name(directory: AnyPath, run_name: str) -> None:
     """Raise UsageError if there are records of a run of this name, or it is running."""
     folder = folder_of(directory, run_name)
     if _is_running(folder):
         raise UsageError(f"--run_name {run_name}: such a run is writing to {directory}; give another --run_name")
     if folder.exists() and not _has_all(folder):
         return  # what is beside it goes with it
-    for suffix in SUFFIXES:
-        path = Path(directory) / f"{run_name}{suffix}"
+    for path in _records_of(folder):
         if path.exists():
             raise UsageError(
                 f"--run_name {run_name}: {path} exists already; give another --run_name, or delete that run's files"
@@ -53,7 +51,7 @@ def check_name(directory: str | os.PathLike[str], run_name: str) -> None:
 
 
 @contextmanager
-def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
+def claimed(directory: AnyPath, run_name: str) -> Iterator[Path]:
     """Hold the name of a run, and yield its folder, which is removed after the block.
 
     What killed runs have left in `directory` is removed. Raises UsageError if the name is taken, or cannot be held.
@@ -75,8 +73,10 @@ def claimed(directory: str | os.PathLike[str], run_name: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            if _is_in(lock, folder):  # when the records were written, and deleted since, another run may have the name
-                remove(folder)
+            with suppress(FileNotFoundError):
+                # When the records were written, and deleted since, another run may have the name.
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK)):
+                    remove(folder)
 
 
 def remove(folder: Path) -> None:
@@ -91,27 +91,19 @@ def remove(folder: Path) -> None:
 def _remove_with_records(folder: Path) -> None:
     """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
     if folder.name.endswith(_UNFINISHED) and not _has_all(folder):  # there were no records when the run began
-        for suffix in SUFFIXES:
-            (folder.parent / f"{_name_of(folder)}{suffix}").unlink(missing_ok=True)
+        for path in _records_of(folder):
+            path.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _name_of(folder: Path) -> str:
-    return folder.name[1:].removesuffix(_UNFINISHED)
+def _records_of(folder: Path) -> list[Path]:
+    name = folder.name[1:].removesuffix(_UNFINISHED)
+    return [folder.parent / f"{name}{suffix}" for suffix in SUFFIXES]
 
 
 def _has_all(folder: Path) -> bool:
     """Return whether all records of the run have their names: then it was killed before it removed its folder."""
-    files = [f"{_name_of(folder)}{suffix}" for suffix in SUFFIXES]
-    return all((folder.parent / file).exists() and not (folder / file).exists() for file in files)
-
-
-def _is_in(lock: IO[str], folder: Path) -> bool:
-    """Return whether this is the lock of the folder, and not of an earlier one."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK))
-    except FileNotFoundError:
-        return False
+    return all(path.exists() and not (folder / path.name).exists() for path in _records_of(folder))
 
 
 def _is_running(folder: Path) -> bool:

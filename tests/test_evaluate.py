@@ -11,9 +11,9 @@ import torch
 
 import evaluate
 from checkpoints import folder as folder_of
+from records.atomic import locked
 from records.errors import RunFailed, UsageError
 from records.files import load_table
-from records.locks import locked
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of

@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import simulate
-from records.parsing import read_options
+from records.known import read_options
 from strategies import GROUPS, collectives
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept

@@ -17,9 +17,8 @@ from records import files, tables
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
 from records.events import RunEvents
-from records.machine import git_commit, machine
-from records.parsing import read_options
-from records.sources import digests
+from records.known import read_options
+from records.machine import digests, git_commit, machine
 from records.unfinished import claimed
 from strategies.collectives import ALL_REDUCES
 from torch_scripts.collectives import plans

@@ -13,8 +13,8 @@ import torch
 from greenlet import getcurrent, greenlet
 from tqdm import tqdm
 
+from records.machine import name_of
 from records.recorder import Recorder
-from records.sources import name_of
 from torch_scripts.collectives import Plan
 from torch_scripts.matching import Calls, Meeting
 from torch_scripts.passes import Passes

@@ -14,11 +14,9 @@ from checkpoints.folder import latest
 from compression import CODECS, NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
-from records.interrupts import INTERRUPTS
-from records.known import listed, value_of
+from records.interrupts import INTERRUPTS, exit_code_of, unread_output_is_no_error
+from records.known import listed, read_options, value_of
 from records.options import OF_THIS_RUN
-from records.output import exit_code_of, unread_output_is_no_error
-from records.parsing import read_options
 from strategies import INSTEAD, STRATEGIES, Strategy
 from strategies.common.forms import describe
 from training.names import codec_class, make_strategy, naming, options_from, owners_of, strategy_class

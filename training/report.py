@@ -15,8 +15,7 @@ from records import files, tables
 from records.errors import RunFailed
 from records.events import RunEvents
 from records.files import HASHES
-from records.machine import git_commit, machine
-from records.sources import digests
+from records.machine import digests, git_commit, machine
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
@@ -91,7 +90,7 @@ def write(
     """Write the records and the model; return the table, and what else is recorded. Raises RunFailed."""
     assert options.run_name is not None
     strategy, name, task = options.strategy, options.strategy.name, tasks.find(data.task)
-    events = RunEvents(result.events for result in results)
+    events = RunEvents([result.events for result in results])
     table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
     carried_by, bytes_source = launcher.transport, "counted"
     if isinstance(strategy, Builtin):

@@ -13,8 +13,8 @@ import torch
 import tyro
 
 from records.errors import UsageError, between
-from records.output import exit_code_of, unread_output_is_no_error
-from records.parsing import read_options
+from records.interrupts import exit_code_of, unread_output_is_no_error
+from records.known import read_options
 from workloads.lookup import blamed_on
 from workloads.model_files import load
 

@@ -1,12 +1,15 @@
 """A page that steps through a finished run, in one file that needs no server and no network.
 
-`python -m records.page RESULTS_DIR/RUN_NAME` writes it; in a notebook `show("results/RUN_NAME")` displays it.
+`python -m records.page RESULTS_DIR/RUN_NAME [SECOND_RUN]` writes it to RUN_NAME.page.html; in a notebook
+`show("results/RUN_NAME")` displays it.
 """
 
 import base64
 import gzip
 import html
 import json
+import os
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,14 +24,14 @@ from pygments.lexers import PythonLexer
 
 from records.atomic import AnyPath
 from records.events import CODE, OP, OPS, PHASES
-from records.finished import BadRun, Recorded, load
+from records.finished import RUN, BadRun, Recorded, Settings, command, load, writing
+from records.machine import unchanged
 from records.messages import ring_before, with_messages
-from records.sources import unchanged
 from records.timeline import COLOURS, window
+from records.unfinished import SUFFIXES
 
 MAX_EVENTS = 200_000  # of a run: more would make the page slow
 MAX_BYTES = 5_000_000
-_HERE = Path(__file__).parent
 _SCRIPTS = ("run", "words", "lost", "scene", "lanes", "strips", "chunks", "code", "messages", "controls")
 """Parts of one script, in their order."""
 TYPES = {
@@ -69,12 +72,11 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) ->
     of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {"runs": of_runs, "view": _first_view(runs, steps), "phases": PHASES, "ops": OPS}
     colours = " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items())
-    data = json.dumps(facts, allow_nan=False).replace("<", "\\u003c")  # nothing in it ends the script
     parts = {
         "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
         "style": f":root {{{colours}}}\n{_part('page.css')}",
         "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
-        "data": data,
+        "data": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),  # nothing in it ends the script
         "script": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
     }
     text = _part("page.html")
@@ -84,15 +86,13 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) ->
         text = before + part + after
     if (size := len(text.encode())) > MAX_BYTES:
         what, room = " and ".join(run.path for run in runs), 0.9 * MAX_BYTES / size
-        raise BadRun(
-            f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most; ask for fewer steps, such as "
-            + _fewer(runs, steps, [int(room * one["n"]) for one in of_runs])
-        )
+        says = f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most"
+        raise _too_large(says, runs, steps, [int(room * one["n"]) for one in of_runs])
     return text
 
 
-def _fewer(runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> str:
-    """Return the options for so many steps that of no run more than `most` events are on the page, or for one step."""
+def _too_large(says: str, runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> BadRun:
+    """Make the error; its cure is so many steps that of no run more than `most` events are on the page, or one."""
     first = steps[0] if steps else 1 + max(int(run.steps["step"].min()) for run in runs)
     n = []
     for run, limit in zip(runs, most, strict=True):
@@ -101,7 +101,7 @@ def _fewer(runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequen
         ended_before = (body["t1"] < later["t0"].min()).sum()
         ends = later.groupby("step")["t1"].max().cummax()  # of the last worker; another may be steps ahead
         n.append(int((np.searchsorted(np.sort(body["t0"]), ends, "right") - ended_before <= limit).sum()))
-    return f"--step {first} --steps {max(1, min(n))}"
+    return BadRun(f"{says}; ask for fewer steps, such as --step {first} --steps {max(1, min(n))}")
 
 
 def _facts(run: Recorded, shift: float, steps: tuple[int, int] | None) -> dict[str, Any]:
@@ -112,10 +112,8 @@ def _facts(run: Recorded, shift: float, steps: tuple[int, int] | None) -> dict[s
     before = ring_before(spans, start, len(run.roles))
     spans = spans[(spans["t1"] >= start) & (spans["t0"] <= stop)].reset_index(drop=True)
     if len(spans) > MAX_EVENTS:
-        raise BadRun(
-            f"{run.path}: {len(spans):,} events, and a page holds {MAX_EVENTS:,}; ask for fewer steps, such as "
-            + _fewer([run], steps, [MAX_EVENTS])
-        )
+        says = f"{run.path}: {len(spans):,} events, and a page holds {MAX_EVENTS:,}"
+        raise _too_large(says, [run], steps, [MAX_EVENTS])
     texts, missing = _sources(spans["line"], run.metadata.get("sources"))
     return {
         "name": Path(run.path).name,
@@ -169,4 +167,26 @@ def _first_view(runs: Sequence[Recorded], steps: tuple[int, int] | None) -> list
 
 @cache
 def _part(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _write(given: Namespace) -> str:
+    runs = [load(path) for path in (given.run, given.second) if path is not None]
+    is_part = given.step is not None or given.steps is not None
+    steps = (1 if given.step is None else given.step, 1 if given.steps is None else given.steps) if is_part else None
+    path = given.out or f"{runs[0].path}.page.html"
+    if os.path.realpath(path).endswith(SUFFIXES):
+        raise BadRun(f"--out {path}: the name of a run's records, which a page would replace; end it with .html")
+    text = make_page(runs, steps)
+    with writing([path], "give another --out") as (temporary,):
+        temporary.write_text(text, encoding="utf-8")
+    return f"page           {path} ({len(text) / 1e6:.1f} MB; open it in a browser)"
+
+
+_MORE: Settings = {
+    "second": {"metavar": "SECOND_RUN", "nargs": "?", "help": "another run, shown below it on the same clock"},
+    "--out": {"metavar": "FILE", "help": "where to write the page (default: RUN.page.html)"},
+    "--step": {"type": int, "help": "first step on the page, from 1 (default: the page has all steps)"},
+    "--steps": {"type": int, "help": "how many steps on the page (default: all; with --step, 1)"},
+}
+main = command("page", "Write a page that steps through a finished run.", RUN | _MORE, _write)

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from records import speedup
+from records import plot
 
 NAMES = ["strategy", "parameters"]
 
@@ -26,7 +26,7 @@ def test_lines_that_are_the_same_are_one_with_both_names(tmp_path: Path, drawn: 
     def seconds(strategy: str, parameters: str, workers: int) -> float:
         return float(parameters) * (workers if strategy == "server" else 1.0 + 0.001 * (strategy == "ring"))
 
-    speedup.draw(sweep(seconds_a_step=seconds), NAMES, tmp_path / "a.png", "bandwidth 1gbit, latency 50us")
+    plot.draw_sweep(sweep(seconds_a_step=seconds), NAMES, tmp_path / "a.png", "bandwidth 1gbit, latency 50us")
     (figure,) = drawn
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [

@@ -2,9 +2,9 @@
 
 After share-reduce (reduce-scatter) rank r holds the mean gradient of chunk (r + 1) mod N. It updates that chunk of x,
 with an optimizer that has seen only that chunk, and so keeps 1/N of the optimizer's state. In share-only (all-gather)
-the chunks of x travel, where in the ring those of the gradient do: the same bytes. With `--clip_norm` one number more
-goes round the ring, in 2 (N - 1) messages. (ZeRO stage 1; Rajbhandari et al.,
-2020, arXiv 1910.02054.)
+the chunks of x travel: the same bytes. (ZeRO stage 1; Rajbhandari et al., 2020, arXiv 1910.02054.)
+
+With `--clip_norm` one number more goes round the ring, in 2 (N - 1) messages.
 
 Where the optimizer sees tensors, such as muon, the chunks are cut between these, as near to alike as they can be.
 """

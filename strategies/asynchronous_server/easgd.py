@@ -2,7 +2,7 @@
 
 Each worker runs the optimizer on its own x_k. Every `tau` steps it fetches the server's centre x~ and computes the
 elastic difference d = `alpha` (x_k - x~): x_k <- x_k - d, and the server, to which d is pushed, adds: x~ <- x~ + d.
-What is evaluated is x~; the workers' x_k stay apart, also from one epoch to the next, and need not agree. (Zhang,
+What is evaluated is x~; the workers' x_k stay apart. (Zhang,
 Choromanska, LeCun, 2015, Deep learning with Elastic Averaging SGD, arXiv 1412.6651, algorithm 1; with --momentum and
 --optimizer_options nesterov=True it is EAMSGD, algorithm 2.)
 

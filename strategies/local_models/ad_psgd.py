@@ -8,7 +8,7 @@ between them stays unused. An active rank i, after each of its updates:
     takes the answer x_j;   x_i <- (x_i + x_j) / 2;   x_i <- optimizer(x_i, g_i)
 
 and the passive one answers at once, also while it computes: it sends its x_j, then x_j <- (x_j + x_i) / 2. Both end
-with the same vector, and the sum of all x is kept. An active rank waits for one answer, a passive one for none.
+with the same vector, and the sum of all x is kept.
 
 While j computes, its backward pass still reads the parameters that it began with, so the averaged x_j is a vector of
 its own; at its next step x_j <- optimizer(x_j, g_j), and the parameters become that. A passive rank looks for requests

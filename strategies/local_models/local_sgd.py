@@ -7,8 +7,7 @@
   data, algorithm 1, FedAvg; Stich, 2019, Local SGD converges fast and communicates little, arXiv 1805.09767.)
 - `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
   gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
-  There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.) With rate 1 and no momentum it
-  is averaging.
+  There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.)
 
 Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.

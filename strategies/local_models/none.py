@@ -1,7 +1,6 @@
 """No communication: every worker trains a model of its own on its part of each batch, and shares nothing.
 
-Not an algorithm but a limit: no strategy that also exchanges something takes its steps faster. Its accuracy, of one
-worker's model, shows what that speed is worth.
+Not an algorithm but a limit: no strategy that exchanges something takes its steps faster.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
     S <- a random share p of the elements, the same on all ranks
     x_k[S] <- mean over k of x_k[S]
 
-The elements go round the ring of `ring_all_reduce`. (Beton, Baioumy and others, 2025, Improving the efficiency of
+(Beton, Baioumy and others, 2025, Improving the efficiency of
 distributed training using sparse parameter averaging, SPARTA, with p = 0.0005 to 0.005 for far longer runs.)
 
 S depends on the seed and on the number of the step alone, so no indices travel. It is drawn without replacement, and

@@ -5,7 +5,7 @@ it: g = sum n_k g_k / sum n_k over those, one optimizer step, and the new x goes
 later is counted and dropped, and its worker continues with the current x and step. (Chen et al., 2016, arXiv
 1604.00981, with N = W - b.)
 
-b = 0 is ParamServer, bit for bit. A late worker skips its samples of the steps in between.
+A late worker skips its samples of the steps in between.
 A worker that dies takes its part of the batches with it: steps close with fewer, and its samples are lost.
 """
 

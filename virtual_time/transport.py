@@ -39,6 +39,11 @@ class Simulated(Member):
         self.bytes_allocated += vector.nbytes
         return vector
 
+    def free(self, vector: torch.Tensor) -> None:
+        """See Transport."""
+        super().free(vector)
+        self.bytes_allocated -= vector.nbytes
+
     def lend(self, vector: torch.Tensor) -> None:
         """Let peers read slices of a vector in place, as if it were allocated here."""
         self._allocated[vector.untyped_storage().data_ptr()] = vector  # on the meta device all have the same, 0

@@ -144,7 +144,8 @@ class Replica(Passes):
 
     def free_x(self) -> None:
         """Forget x, whose elements are kept elsewhere: it reads as NaN."""
-        self._transport.free(self.x)
+        if self.x is self._own_x:
+            self._transport.free(self.x)
         self._own_x = self.x = torch.full((1,), torch.nan, dtype=self.x.dtype, device=self.x.device).expand(
             self.layout.n
         )

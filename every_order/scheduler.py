@@ -11,6 +11,7 @@ with them wakes them.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -165,3 +166,20 @@ class Scheduler:
         for rank in self.ranks:
             self.sent.append(Sent(dead.rank, rank.rank, "", tuple(dead.clock)))
             rank.wake(dead.rank)
+
+
+@dataclass
+class Scheduled:
+    """A run, as far as its order goes."""
+
+    scheduler: Scheduler
+
+    @property
+    def happened(self) -> list[Option]:
+        """What was decided."""
+        return [decision.options[decision.picked] for decision in self.scheduler.taken]
+
+    @property
+    def departures(self) -> int:
+        """How many decisions were not those of the plain order."""
+        return sum(decision.picked > 0 for decision in self.scheduler.taken)

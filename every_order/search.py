@@ -9,10 +9,10 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from every_order.runs import Case, Run, run_once
-from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
+from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduled, Scheduler
 from records.errors import UsageError
 
 
@@ -35,12 +35,6 @@ def repeat(happened: Iterable[Option]) -> Pick:
         return options.index(option)
 
     return pick
-
-
-class Scheduled(Protocol):
-    """A run, as far as its order goes."""
-
-    scheduler: Scheduler
 
 
 R = TypeVar("R", bound=Scheduled)

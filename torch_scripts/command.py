@@ -170,7 +170,7 @@ def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem
     lines = [tables.summary(table, world)]
     if len(ends := cluster.ranks[0].passes) > 1:
         lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
-    if unread := cluster.calls.unread():
+    if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
     end = max(cluster.world.time, 1e-12)
     cards = [(card, 100 * card.busy / end) for card in cluster.world.network.cards() if card.nbytes]

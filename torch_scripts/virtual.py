@@ -69,10 +69,8 @@ class VirtualRank(RankThread):
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
-        self._elements, self._done = (
-            0,
-            0.0,
-        )  # whose gradients the last pass has computed; seconds of the one that goes on
+        self._elements = 0  # whose gradients the last backward pass has computed
+        self._done = 0.0  # seconds of the pass that goes on
         recorder.clock = lambda: self.clock
 
     def pass_time(self) -> None:

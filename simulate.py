@@ -82,9 +82,7 @@ class Simulation:
     @property
     def cards(self) -> list[tuple[Card, float]]:
         """The network's cards and the percentage of the time in which each was busy, the busiest first."""
-        seconds = max(self.time.now(), 1e-12)
-        cards = [(card, 100 * card.busy / seconds) for card in self.time.network.cards() if card.nbytes]
-        return sorted(cards, key=lambda pair: -pair[1])
+        return clusters.shares_of(self.time.network.cards(), self.time.now())
 
     def figures(self) -> dict[str, Any]:
         """Return what a sweep shows."""

@@ -29,7 +29,7 @@ from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from training.options import Options, read_unit
 from transports.card import FAIR
 from transports.units import seconds
-from virtual_time.cluster import ClusterOptions, busiest
+from virtual_time.cluster import ClusterOptions, busiest, shares_of
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -172,6 +172,4 @@ def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem
         lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
     if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
-    end = max(cluster.world.time, 1e-12)
-    cards = [(card, 100 * card.busy / end) for card in cluster.world.network.cards() if card.nbytes]
-    return "\n".join([*lines, busiest(sorted(cards, key=lambda pair: -pair[1]))])
+    return "\n".join([*lines, busiest(shares_of(cluster.world.network.cards(), cluster.world.time))])

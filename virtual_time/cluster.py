@@ -1,7 +1,7 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,6 +179,12 @@ def check_memory(options: Options, data: Data | None = None) -> None:
             f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "
             "fewer ranks or a smaller --model"
         )
+
+
+def shares_of(cards: Iterable[Card], seconds: float) -> list[tuple[Card, float]]:
+    """Return the cards that something has passed, and the percentage of the time in which each was busy, most first."""
+    cards = [card for card in cards if card.nbytes]
+    return sorted(((card, 100 * card.busy / max(seconds, 1e-12)) for card in cards), key=lambda pair: -pair[1])
 
 
 def busiest(cards: Sequence[tuple[Card, float]]) -> str:

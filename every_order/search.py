@@ -83,10 +83,6 @@ def _others(scheduler: Scheduler) -> Iterator[tuple[int, ...]]:
         picks.append(decision.picked)
 
 
-def _at_random(draw: random.Random) -> Pick:
-    return lambda options: draw.randrange(len(options))
-
-
 def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
     """Yield random orders without end, by probabilistic concurrency testing (Burckhardt et al., 2010, PCT).
 
@@ -131,8 +127,7 @@ def estimate(case: Case, n: int) -> float:
     """
     draw, total = random.Random(case.seed), 0.0
     for _ in range(n):
-        run = run_once(case, _at_random(draw))
-        total += (
-            0.0 if run.scheduler.redundant else math.prod(len(decision.options) for decision in run.scheduler.taken)
-        )
+        scheduler = run_once(case, lambda options: draw.randrange(len(options))).scheduler
+        if not scheduler.redundant:
+            total += math.prod(len(decision.options) for decision in scheduler.taken)
     return total / n

@@ -8,6 +8,7 @@ for systematic testing of multithreaded programs); where several ranks choose, o
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -40,15 +41,16 @@ def repeat(happened: Iterable[Option]) -> Pick:
 R = TypeVar("R", bound=Scheduled)
 
 
+@dataclass
 class Orders(Generic[R]):
     """The orders of what `once` runs as it is told, iterated over as runs; at most so many.
 
     `complete`, afterwards: all were run.
     """
 
-    def __init__(self, once: Callable[[Pick], R], at_most: int) -> None:
-        self._once, self._at_most = once, at_most
-        self.complete = False
+    once: Callable[[Pick], R]
+    at_most: int
+    complete: bool = False
 
     def __iter__(self) -> Iterator[R]:
         n, cut = 0, False
@@ -56,14 +58,14 @@ class Orders(Generic[R]):
         waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # a heap: departures, a number, decisions
         while waiting:
             decisions = heappop(waiting)[-1]
-            run = self._once(follow(decisions))
+            run = self.once(follow(decisions))
             if not run.scheduler.redundant:
                 n += 1
                 yield run
             for others in _others(run.scheduler):
                 if others in known:
                     continue
-                if n + len(waiting) >= self._at_most:
+                if n + len(waiting) >= self.at_most:
                     cut = True
                     break
                 known.add(others)

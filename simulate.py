@@ -82,9 +82,7 @@ class Simulation:
     @property
     def cards(self) -> list[tuple[Card, float]]:
         """The network's cards and the percentage of the time in which each was busy, the busiest first."""
-        seconds = max(self.time.now(), 1e-12)
-        cards = [(card, 100 * card.busy / seconds) for card in self.time.network.cards() if card.nbytes]
-        return sorted(cards, key=lambda pair: -pair[1])
+        return clusters.shares_of(self.time.network.cards(), self.time.now())
 
     def figures(self) -> dict[str, Any]:
         """Return what a sweep shows."""
@@ -178,12 +176,10 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    link: dict[str, Any] = {
-        "bandwidth": BANDWIDTH if options.bandwidth is None else options.bandwidth,
-        "latency": LATENCY if options.latency is None else options.latency,
-    }
+    bandwidth = BANDWIDTH if options.bandwidth is None else options.bandwidth
+    latency = LATENCY if options.latency is None else options.latency
     n_gpus = options.n_gpus or default_n_gpus(options.strategy, "cpu")
-    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, **link)
+    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, bandwidth=bandwidth, latency=latency)
     clusters.check_memory(options)
     return options
 

@@ -34,12 +34,17 @@ class Counterexample:
 
     def text(self) -> str:
         """Return it as at most ten lines, the last ones before it is seen."""
-        left_out = max(0, len(self.lines) - _SHOWN)
-        told = [f"   ... {left_out} decisions"] * (left_out > 0)
-        told += [f"{i + 1:4}  {line}" for i, line in enumerate(self.lines) if i >= left_out]
         dies = " in which rank {} dies before its send {}".format(*self.case.dies) if self.case.dies else ""
-        departures = f"{counted(self.departures, 'departure')} from the plain order"
-        return "\n".join([f"an order with {departures}{dies}:", *told, f"      not so: {self.broken}"])
+        return "\n".join(in_words(self.departures, self.lines, self.broken, dies, _SHOWN))
+
+
+def in_words(departures: int, lines: Sequence[str], broken: str, dies: str = "", most: int = 10**9) -> list[str]:
+    """Return an order as lines: what happens in it, of `most` lines the last, and what does not hold."""
+    told = [f"{i + 1:4}  {line}" for i, line in enumerate(lines)]
+    if len(told) > most:
+        told[:-most] = [f"   ... {len(told) - most} decisions"]
+    first = f"an order with {counted(departures, 'departure')} from the plain order{dies}:"
+    return [first, *told, f"      not so: {broken}"]
 
 
 @dataclass

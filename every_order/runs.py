@@ -13,7 +13,7 @@ import torch
 from greenlet import GreenletExit
 
 from every_order.problem import Numbers, loss, samples
-from every_order.scheduler import Option, Pick, Scheduler
+from every_order.scheduler import Pick, Scheduled, Scheduler
 from every_order.transport import Died, Ordered
 from records.recorder import Recorder
 from strategies import OptimizerFactory, Strategy
@@ -85,7 +85,7 @@ class Case:
 
 
 @dataclass
-class Run:
+class Run(Scheduled):
     """What is recorded of a run in one order: what its ranks have, and what its scheduler has.
 
     `applied` and `dropped`: of whom, the version it was computed on, the version it was applied to. `model`: what the
@@ -93,7 +93,6 @@ class Run:
     """
 
     case: Case
-    scheduler: Scheduler
     applied: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
     model: torch.Tensor | None = None
@@ -112,16 +111,6 @@ class Run:
     def has_ended(self) -> bool:
         """Whether all that live have come to their ends."""
         return all(rank.ended for rank in self.living)
-
-    @property
-    def happened(self) -> list[Option]:
-        """What was decided."""
-        return [decision.options[decision.picked] for decision in self.scheduler.taken]
-
-    @property
-    def departures(self) -> int:
-        """How many decisions were not those of the plain order."""
-        return sum(decision.picked > 0 for decision in self.scheduler.taken)
 
 
 def counted(n: int, what: str) -> str:
@@ -164,7 +153,7 @@ def run_once(
 ) -> Run:
     """Run the case once, in the order that `pick` decides; see `Scheduler`. `events`: a folder for its records."""
     scheduler = Scheduler(pick, reduced, tell, case.dies)
-    run, world_size = Run(case, scheduler), len(case.roles)
+    run, world_size = Run(scheduler, case), len(case.roles)
     for rank in range(world_size):
         scheduler.ranks.append(Ordered(scheduler, rank, world_size, _Log(run, rank, events)))
     scheduler.run(partial(_attempt, run))

@@ -11,6 +11,7 @@ with them wakes them.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,6 +68,7 @@ class Decision(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class Scheduler:
     """The ranks of one run. `taken` are its decisions, `sent` all messages.
 
@@ -75,21 +77,19 @@ class Scheduler:
     dies; `dead`: it has. `copied`: messages whose waits ended before they were taken.
     """
 
-    def __init__(
-        self,
-        pick: Pick,
-        reduced: bool = True,
-        tell: Callable[[str], None] | None = None,
-        dies: tuple[int, int] | None = None,
-    ) -> None:
-        self._pick, self._reduced, self._tell, self.dies = pick, reduced, tell, dies
-        self.ranks: list[Ordered] = []
-        self.shared: dict[str, torch.Tensor] = {}
-        self.taken: list[Decision] = []
-        self.sent: list[Sent] = []
-        self.redundant = self.failed = self.over = False
-        self.dead: int | None = None
-        self.copied: list[InPlace] = []
+    pick: Pick
+    reduced: bool = True
+    tell: Callable[[str], None] | None = None
+    dies: tuple[int, int] | None = None
+    ranks: list["Ordered"] = field(default_factory=list)
+    shared: dict[str, torch.Tensor] = field(default_factory=dict)
+    taken: list[Decision] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    dead: int | None = None
+    copied: list["InPlace"] = field(default_factory=list)
+    redundant = failed = over = False
+
+    def __post_init__(self) -> None:
         self._ready: deque[Ordered] = deque()
         self._choosing: dict[int, Question] = {}
         self._asleep: dict[int, set[Choice]] = {}
@@ -120,15 +120,15 @@ class Scheduler:
         if not options:
             self.redundant = any(self._asleep.values())
             return False
-        picked, first = self._pick(options), options[0][0]
+        picked, first = self.pick(options), options[0][0]
         events = self.ranks[first].clock[first]
         self.taken.append(Decision(options, picked, self._choosing[first], len(self.sent), events))
         rank, self._chosen = options[picked]
         kind, _, words = self._chosen
-        if self._tell:
+        if self.tell:
             plain = f"   (in the plain order rank {first} {options[0][1][2]})" if picked else ""
-            self._tell(f"rank {rank} {words}{plain}")
-        for other, choice in options[:picked] if self._reduced else ():
+            self.tell(f"rank {rank} {words}{plain}")
+        for other, choice in options[:picked] if self.reduced else ():
             self._asleep[other].add(choice)
         if kind == ACCESS:
             for sleepers in self._asleep.values():
@@ -165,3 +165,20 @@ class Scheduler:
         for rank in self.ranks:
             self.sent.append(Sent(dead.rank, rank.rank, "", tuple(dead.clock)))
             rank.wake(dead.rank)
+
+
+@dataclass
+class Scheduled:
+    """A run, as far as its order goes."""
+
+    scheduler: Scheduler
+
+    @property
+    def happened(self) -> list[Option]:
+        """What was decided."""
+        return [decision.options[decision.picked] for decision in self.scheduler.taken]
+
+    @property
+    def departures(self) -> int:
+        """How many decisions were not those of the plain order."""
+        return sum(decision.picked > 0 for decision in self.scheduler.taken)

@@ -8,11 +8,12 @@ for systematic testing of multithreaded programs); where several ranks choose, o
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from every_order.runs import Case, Run, run_once
-from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
+from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduled, Scheduler
 from records.errors import UsageError
 
 
@@ -37,24 +38,19 @@ def repeat(happened: Iterable[Option]) -> Pick:
     return pick
 
 
-class Scheduled(Protocol):
-    """A run, as far as its order goes."""
-
-    scheduler: Scheduler
-
-
 R = TypeVar("R", bound=Scheduled)
 
 
+@dataclass
 class Orders(Generic[R]):
     """The orders of what `once` runs as it is told, iterated over as runs; at most so many.
 
     `complete`, afterwards: all were run.
     """
 
-    def __init__(self, once: Callable[[Pick], R], at_most: int) -> None:
-        self._once, self._at_most = once, at_most
-        self.complete = False
+    once: Callable[[Pick], R]
+    at_most: int
+    complete: bool = False
 
     def __iter__(self) -> Iterator[R]:
         n, cut = 0, False
@@ -62,14 +58,14 @@ class Orders(Generic[R]):
         waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # a heap: departures, a number, decisions
         while waiting:
             decisions = heappop(waiting)[-1]
-            run = self._once(follow(decisions))
+            run = self.once(follow(decisions))
             if not run.scheduler.redundant:
                 n += 1
                 yield run
             for others in _others(run.scheduler):
                 if others in known:
                     continue
-                if n + len(waiting) >= self._at_most:
+                if n + len(waiting) >= self.at_most:
                     cut = True
                     break
                 known.add(others)
@@ -87,10 +83,6 @@ def _others(scheduler: Scheduler) -> Iterator[tuple[int, ...]]:
             if other and (rank == first or later):
                 yield (*picks, other)
         picks.append(decision.picked)
-
-
-def _at_random(draw: random.Random) -> Pick:
-    return lambda options: draw.randrange(len(options))
 
 
 def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
@@ -137,8 +129,7 @@ def estimate(case: Case, n: int) -> float:
     """
     draw, total = random.Random(case.seed), 0.0
     for _ in range(n):
-        run = run_once(case, _at_random(draw))
-        total += (
-            0.0 if run.scheduler.redundant else math.prod(len(decision.options) for decision in run.scheduler.taken)
-        )
+        scheduler = run_once(case, lambda options: draw.randrange(len(options))).scheduler
+        if not scheduler.redundant:
+            total += math.prod(len(decision.options) for decision in scheduler.taken)
     return total / n

@@ -35,9 +35,7 @@ def plans(all_reduce: str) -> dict[str, Plan]:
 def _all_reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
     N, (vector,) = transport.world_size, outs
     if op.name not in _SUMS:
-        everybodys = list(vector.new_empty(N, vector.numel()))
-        _exchange(everybodys, [vector.clone()] * N, root, op, transport)
-        vector.copy_(_combined(everybodys, op))
+        _combine(vector, [vector.clone()] * N, op, transport)
     elif N > 1:
         transport.lend(vector)
         ALL_REDUCES[name](vector, transport)
@@ -54,9 +52,7 @@ def _reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transpor
 def _reduce_scatter(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
     N, (out,) = transport.world_size, outs
     if op.name not in _SUMS:
-        everybodys = list(out.new_empty(N, out.numel()))
-        _exchange(everybodys, ins, root, op, transport)
-        out.copy_(_combined(everybodys, op))
+        _combine(out, ins, op, transport)
         return
     parts = [chunk.clone() for chunk in ins]
     _, sent = reduce_scatter([parts[i - 1] for i in range(N)], transport)  # which leaves chunk r + 1 to rank r
@@ -115,10 +111,13 @@ def _scatter(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulat
     _exchange(taken, ins if r == root else [nothing] * N, root, op, transport)
 
 
-def _combined(vectors: Vectors, op: Any) -> torch.Tensor:
+def _combine(out: torch.Tensor, ins: Vectors, op: Any, transport: Simulated) -> None:
+    """Combine what all ranks have for this one, without a sum."""
     if op.name not in _COMBINES:
         raise NotImplementedError(f"ReduceOp.{op.name} on a virtual cluster")
-    return reduce(_COMBINES[op.name], vectors)
+    everybodys = list(out.new_empty(len(ins), out.numel()))
+    _exchange(everybodys, ins, -1, op, transport)
+    out.copy_(reduce(_COMBINES[op.name], everybodys))
 
 
 def _divide(vector: torch.Tensor, op: Any, by: int) -> None:

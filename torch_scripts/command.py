@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -26,9 +26,8 @@ from torch_scripts.every_order import examine
 from torch_scripts.script import Script
 from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from training.options import Options, read_unit
-from transports.card import FAIR
 from transports.units import seconds
-from virtual_time.cluster import ClusterOptions, busiest
+from virtual_time.cluster import NetworkOptions, busiest, shares_of
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -46,7 +45,7 @@ class _Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterScript(_Options):
+class ClusterScript(NetworkOptions, _Options):
     """A script of yours with torch.distributed, on a virtual cluster, one rank a machine."""
 
     bandwidth: str = "10gbit"
@@ -58,12 +57,6 @@ class ClusterScript(_Options):
     each rank's thread takes on this machine."""
     all_reduce: str = "ring"
     """How an all-reduce is done: ring, naive or all_gather, see strategies/collectives.py."""
-    racks: int = 1
-    """Racks into which the ranks are split; 1: all at one switch."""
-    rack_bandwidth: str | None = None
-    """Of each rack's uplink, for each direction. Default: a card's bandwidth."""
-    sharing: Literal["fair", "in_order"] = FAIR
-    """How messages share a card: all at once, as with TCP, or one after the other."""
     results_dir: str = "results"
     """Where the records are written."""
     run_name: str | None = None
@@ -100,9 +93,7 @@ def simulate_script(given: Sequence[str], description: str) -> None:
     options, script = _read(given, ClusterScript, description)
     if options.all_reduce not in ALL_REDUCES:
         raise UsageError(f"--all_reduce {options.all_reduce}: unknown; there are {', '.join(ALL_REDUCES)}")
-    of_run = Options(n_gpus=options.n_gpus, bandwidth=options.bandwidth, latency=options.latency)
-    shared = {name: getattr(options, name) for name in ("racks", "rack_bandwidth", "sharing", "compute")}
-    network = ClusterOptions(**shared).network(of_run)
+    network = options.network(Options(n_gpus=options.n_gpus, bandwidth=options.bandwidth, latency=options.latency))
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     stem = Path(options.script).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
@@ -169,8 +160,6 @@ def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem
     lines = [tables.summary(table, world)]
     if len(ends := cluster.ranks[0].passes) > 1:
         lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
-    if unread := cluster.calls.unread():
+    if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
-    end = max(cluster.world.time, 1e-12)
-    cards = [(card, 100 * card.busy / end) for card in cluster.world.network.cards() if card.nbytes]
-    return "\n".join([*lines, busiest(sorted(cards, key=lambda pair: -pair[1]))])
+    return "\n".join([*lines, busiest(shares_of(cluster.world.network.cards(), cluster.world.time))])

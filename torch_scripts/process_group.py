@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,22 +66,6 @@ class Message:
         return f"{way} {peer}" + (f", tag {self.tag}" if self.tag else "")
 
 
-class Engine(Protocol):
-    """What carries the calls of ranks; all of it is called on the hub."""
-
-    def enter(self, pending: "Pending") -> None:
-        """Begin what a rank has called. Raises RunFailed."""
-
-    def wait(self, pending: "Pending") -> None:
-        """Suspend the rank until a call of it has ended. Raises RunFailed."""
-
-    def look(self, pending: "Pending") -> bool:
-        """Return whether a call of the rank has ended, as far as that rank can know."""
-
-    def stop(self) -> None:
-        """Let nothing more happen."""
-
-
 class Pending(dist.Work):
     """A call that is under way: see `torch.distributed.Work`. `at` is its line of the script, `source` a sender."""
 
@@ -92,6 +76,16 @@ class Pending(dist.Work):
         self.source = -1
         self.ended, self.ended_at = False, 0.0
         self._future: torch.futures.Future[Any] | None = None
+
+    @property
+    def message(self) -> Message:
+        assert isinstance(self.call, Message)
+        return self.call
+
+    def fits(self, receive: "Pending") -> bool:
+        sent, wanted = self.message, receive.message
+        same = (sent.group, sent.peer, sent.tag) == (wanted.group, receive.rank, wanted.tag)
+        return same and wanted.peer in (None, self.rank)
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # no wait has a limit: what never ends is found
         self.thread.ask(partial(self.thread.engine.wait, self))

@@ -4,7 +4,7 @@ import io
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Optional
 
@@ -59,17 +59,14 @@ class ProcessState:
 
     installed: ClassVar[Optional["ProcessState"]] = None
 
-    def __init__(
-        self, rank: int, world_size: int, arguments: Sequence[str], seed: int, output: Callable[[int, Any], Any] = Lines
-    ) -> None:
+    def __init__(self, rank: int, world_size: int, arguments: Sequence[str], seed: int, outputs: Sequence[Any]) -> None:
         environment = {
             **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
             "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0", "ROLE_RANK": str(rank),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
         }  # fmt: skip
-        self.outputs = output(rank, sys.stdout), output(rank, sys.stderr)
         self._values: list[Any] = [
-            environment, list(arguments), *self.outputs, sys.excepthook,
+            environment, list(arguments), *outputs, sys.excepthook,
             *(type(value)() if isinstance(value := getattr(c10d, name), dict | int) else None for name in _OF_GROUPS),
             type(c10d._world)().__dict__,
         ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What is replaced in torch while a script runs, so that the script itself stays as it is."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -15,17 +15,16 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook
 
 from records.errors import RunFailed
-from torch_scripts.passes import Passes
 from torch_scripts.process_group import ScriptGroup
 from torch_scripts.threads import here
 
 
 @contextmanager
-def replaced(passes: Mapping[int, Passes], world_size: int) -> Iterator[None]:
+def replaced(world_size: int) -> Iterator[None]:
     """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
 
     Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
-    during which other ranks run. `passes`: those of ranks, whose time passes.
+    during which other ranks run. Ranks are told of their forward and backward passes.
     """
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
@@ -45,13 +44,13 @@ def replaced(passes: Mapping[int, Passes], world_size: int) -> Iterator[None]:
             return run_backward(outputs, *arguments, **more)
 
         rank, is_inner = here(), torch._C._current_graph_task_id() != -1
-        if rank is None or rank.rank not in passes or is_inner or not more.get("accumulate_grad"):
+        if rank is None or is_inner or not more.get("accumulate_grad"):
             return run()
-        return passes[rank.rank].backward(run, [one for one in outputs if isinstance(one, torch.Tensor)])
+        return rank.backward(run, [one for one in outputs if isinstance(one, torch.Tensor)])
 
     def forward(module: torch.nn.Module, *_: Any) -> None:
-        if (rank := here()) is not None and rank.rank in passes:
-            passes[rank.rank].forward(module)
+        if (rank := here()) is not None:
+            rank.forward(module)
 
     def wait(future: Any) -> Any:
         if (rank := here()) is not None and not future.done():

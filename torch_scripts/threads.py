@@ -8,16 +8,23 @@ run until that rank asks for something; what it asks for is done on the hub.
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from greenlet import greenlet
+from torch import nn
+
 from records.errors import RunFailed
-from torch_scripts.process_state import ProcessState
+from torch_scripts.process_state import Lines, ProcessState
+from torch_scripts.script import Script
 from transports.timing import cpu_seconds
 
 if TYPE_CHECKING:
-    from torch_scripts.process_group import Engine, Pending
+    from torch_scripts.engine import Engine
+    from torch_scripts.process_group import Pending
 
 Request = Callable[[], Any]
 _LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
@@ -30,24 +37,28 @@ class Killed(BaseException):
 
 
 class RankThread:
-    """The thread of one rank. `at` is the line of the script at which it asked last; `error` is what it raised.
+    """A rank of a script. `at` is the line of the script at which it asked last; `failure` is what ended it.
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
-    calls whose futures nobody has set.
+    calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
     """
 
-    engine: "Engine"
+    engine: "Engine[Any]"
+    coroutine: greenlet  # of the hub, which does what this rank asks for
 
-    def __init__(self, rank: int, work: Request, state: ProcessState, folder: str) -> None:
-        self.rank, self._work, self._state, self._folder = rank, work, state, folder
+    def __init__(self, script: Script, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
+        self.rank, self._script = rank, script
+        self._outputs = outputs or [Lines(rank, output) for output in (sys.stdout, sys.stderr)]
+        self._state = ProcessState(rank, n, script.arguments, seed, self._outputs)
         self.at = "its start"
-        self.error: BaseException | None = None
+        self.failure: RunFailed | None = None
         self.answer: Any = None
         self.futures: list[Pending] = []
+        self.waits_for: Pending | None = None
         self._request: Request | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
-        self._is_killed = False
+        self._is_killed = self.is_over = False
         self.spent = self._since = 0.0
 
     # On the hub
@@ -64,9 +75,11 @@ class RankThread:
             if computed - before < _COMPUTES_S:
                 frame = sys._current_frames().get(self._thread.ident or 0)
                 raise RunFailed(
-                    f"rank {self.rank} neither computes nor asks for anything, at {self._line(frame)}: ranks are "
-                    "threads of one process, and it waits for what no other of them can do meanwhile"
+                    f"rank {self.rank} neither computes nor asks for anything, at {self._line(walk_stack(frame))}: "
+                    "ranks are threads of one process, and it waits for what no other of them can do meanwhile"
                 )
+        if self.failure is not None:
+            raise self.failure
         return self._request
 
     def kill(self) -> None:
@@ -76,6 +89,9 @@ class RankThread:
             self._state.install()
             self._go.release()
             self._back.acquire(timeout=_LOOK_S)
+        for output in self._outputs:
+            if isinstance(output, Lines):
+                output.end()
 
     # In the thread
 
@@ -83,7 +99,7 @@ class RankThread:
         """Suspend this rank until the hub has done what is asked for; return what that returned. Raises Killed."""
         if self._is_killed:
             raise Killed
-        self.at = self._line(sys._getframe(1))
+        self.at = self._line(walk_stack(sys._getframe(1)))
         self._request = request
         self.note()
         self._back.release()
@@ -104,29 +120,40 @@ class RankThread:
         self.spent += now - self._since
         self._since = now
 
+    def forward(self, module: nn.Module) -> None:
+        """Called after each forward pass of a module."""
+
+    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
+        """Run a backward pass from these tensors on."""
+        return run()
+
     def _run(self) -> None:
         _here.thread = self
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self._work()
-        except SystemExit as end:
-            self.error = end if end.code else None
+            self._script.run(self._state)
         except Killed:
             pass
+        except RunFailed as error:
+            self.failure = error
         except BaseException as error:
-            self.error = error
+            what = f"raised {type(error).__name__}: {error}"
+            if isinstance(error, SystemExit):
+                what = f"exited with {error.code}"
+            frames = reversed([*walk_tb(error.__traceback__)])
+            if not isinstance(error, SystemExit) or error.code:
+                self.failure = RunFailed(f"rank {self.rank} {what}, at {self._line(frames)}")
         self._request = None
         self.note()
         self._back.release()
 
-    def _line(self, frame: FrameType | None) -> str:
-        """Return the line, such as "train.py:12", that the innermost frame of the script's folder is at."""
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file.startswith(self._folder):
-                return f"{file[len(self._folder) :]}:{frame.f_lineno}"
-            frame = frame.f_back
+    def _line(self, frames: Iterable[tuple[FrameType, int]]) -> str:
+        """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
+        folder = self._script.folder
+        for frame, line in frames:
+            if (file := frame.f_code.co_filename).startswith(folder):
+                return f"{file[len(folder) :]}:{line}"
         return self.at
 
 

@@ -4,29 +4,27 @@ What a rank enters is done beside it, by a coroutine with a transport of its own
 collective that is not waited for is on its way while the rank computes.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent
+from torch import nn
 from tqdm import tqdm
 
 from records.machine import name_of
 from records.recorder import Recorder
 from torch_scripts.collectives import Plan
-from torch_scripts.matching import Calls, Meeting
-from torch_scripts.passes import Passes
+from torch_scripts.engine import Engine, Meeting
 from torch_scripts.process_group import Collective, Pending
-from torch_scripts.replaced import replaced
-from torch_scripts.script import Program, Script, ranks_alone
+from torch_scripts.script import Script, ranks_alone
 from torch_scripts.threads import RankThread
 from transports.card import Card
 from virtual_time.network import Network
-from virtual_time.ranks import Deadlock, Ranks
+from virtual_time.ranks import Deadlock
 from virtual_time.sharing import Flow
-from virtual_time.transport import Simulated
 from virtual_time.world import World
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
@@ -55,47 +53,93 @@ class ScriptRecorder(Recorder):
         return {line.rpartition(":")[0] for line in self._lines if line}
 
 
-class VirtualRank:
-    """A rank of the script: its thread, its clock, what it waits for and its records.
+class VirtualRank(RankThread):
+    """A rank of the script, with a clock and its records. `passes`: when each backward pass ended.
 
-    `compute`: the seconds of its passes, see `Passes`; None: its thread's own seconds count. `passes`: when each
-    backward pass ended.
+    With `compute`, the seconds of both passes, a third passes in the forward pass, two thirds in the backward pass: at
+    each module, or gradient, the part that it has of all elements whose gradients are computed. Otherwise the seconds
+    of its thread pass.
     """
 
-    coroutine: greenlet
-    thread: RankThread
+    progress: "tqdm[Any] | None" = None
 
-    def __init__(self, recorder: ScriptRecorder, compute: float | None) -> None:
-        self.number, self.recorder, self.compute = recorder.rank, recorder, compute
-        self.clock, self._shown = 0.0, 0.0  # its time, and until when its records show it
-        self.waits_for: Pending | None = None
-        self.is_over = False
+    def __init__(self, script: Script, recorder: ScriptRecorder, n: int, seed: int, compute: float | None) -> None:
+        super().__init__(script, recorder.rank, n, seed)
+        self.recorder, self._compute = recorder, compute
+        self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
+        self._elements = 0  # whose gradients the last backward pass has computed
+        self._done = 0.0  # seconds of the pass that goes on
         recorder.clock = lambda: self.clock
 
     def pass_time(self) -> None:
         """Let the time pass that its thread has computed, if none is given."""
-        if self.compute is None:
-            self.clock += self.thread.spent
-        self.thread.spent = 0.0
+        if self._compute is None:
+            self.clock += self.spent
+        self.spent = 0.0
 
     def show(self, phase: str, tag: str = "") -> None:
         """Record what the rank has done since this was called last."""
         if self.clock > self._shown:
-            self.recorder.at = self.thread.at
+            self.recorder.at = self.at
             self.recorder.add(phase, self._shown, self.clock, tag=tag)
         self._shown = self.clock
 
+    def forward(self, module: nn.Module) -> None:
+        """Let the time pass in which a module computes, if it is known which have gradients."""
+        if self._elements and torch.is_grad_enabled():
+            self._spend(1 / 3, sum(p.numel() for p in module.parameters(recurse=False) if p.requires_grad))
 
-class Cluster:
-    """All ranks, on a network: see `process_group.Engine`."""
+    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
+        """Run a backward pass from these tensors on, and let its time pass."""
+        leaves = _leaves(outputs) if self._compute else []
+        self._end_pass("forward", 1 / 3)
+        self._elements = sum(leaf.variable.numel() for leaf in leaves)
+        handles = [leaf.register_prehook(partial(self._spend, 2 / 3, leaf.variable.numel())) for leaf in leaves]
+        self.phase = "backward"
+        try:
+            return run()
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._end_pass("backward", 2 / 3)
+            self.phase = "forward"
+            self.recorder.step += 1
+            self.passes.append(self.clock)
+            if self.progress is not None:
+                self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
+                self.progress.update()
+
+    def _spend(self, part: float, own: int, _: Any = None) -> None:
+        whole = (self._compute or 0.0) * part
+        seconds = min(whole * own / max(self._elements, 1), whole - self._done)
+        self._done += seconds
+        self.clock += seconds
+
+    def _end_pass(self, phase: str, part: float) -> None:
+        self.note()
+        self.pass_time()
+        self.clock += (self._compute or 0.0) * part - self._done
+        self._done = 0.0
+        self.show(phase)
+
+
+def _leaves(outputs: Iterable[torch.Tensor]) -> list[Any]:
+    """Return the nodes of the graph behind these tensors that accumulate gradients."""
+    seen, nodes = set[Any](), {output.grad_fn for output in outputs}
+    while nodes := nodes - seen - {None}:
+        seen |= nodes
+        nodes = {following for node in nodes if node for following, _ in node.next_functions}
+    return [node for node in seen if hasattr(node, "variable")]
+
+
+class Cluster(Engine[VirtualRank]):
+    """All ranks, on a network."""
 
     def __init__(self, network: Network, ranks: Sequence[VirtualRank], plans: dict[str, Plan]) -> None:
+        super().__init__(ranks, plans)
         self.world = World(network, compute=False)  # what a process has of its own, ProcessState changes
-        self.ranks, self._plans = ranks, plans
-        self.calls = Calls()
-        self._transports: dict[int, list[_Simulated]] = {}  # of each Meeting
 
     def stop(self) -> None:
         """See Engine."""
@@ -104,16 +148,16 @@ class Cluster:
     def enter(self, pending: Pending) -> None:
         """See Engine."""
         rank, call = self._catch_up(pending), pending.call
-        pending.at, pending.ended_at = rank.thread.at, rank.clock  # until it ends: when it began
+        pending.at, pending.ended_at = rank.at, rank.clock  # until it ends: when it began
         if isinstance(call, Collective):
-            self._join(self.calls.meet(pending, call), pending, call)
+            self._join(self.meet(pending, call), rank, pending, call)
         elif call.is_sent:
-            self.calls.sends.append(pending)
-            if receive := self.calls.receive_for(pending):
+            self.sends.append(pending)
+            if receive := next((one for one in self.receives if pending.fits(one)), None):
                 self._carry(pending, receive, rank.clock)
         else:
-            self.calls.receives.append(pending)
-            if sends := self.calls.sends_for(pending):  # whose sender learns of the receive a latency later
+            self.receives.append(pending)
+            if sends := self.sends_for(pending):  # whose sender learns of the receive a latency later
                 first = min(sends, key=lambda send: send.ended_at)
                 self._carry(first, pending, rank.clock + self.world.network.latency)
 
@@ -136,6 +180,16 @@ class Cluster:
             rank.clock += _LOOK_S
         return found
 
+    def let_live(self) -> None:
+        """Let the ranks live until nothing more can happen."""
+        try:
+            for rank in self.ranks:
+                rank.coroutine = self.world.start(partial(self.live, rank))
+            self.world.run()
+        finally:
+            for rank in self.ranks:
+                rank.coroutine.throw()
+
     def _catch_up(self, pending: Pending) -> VirtualRank:
         """Let all happen that others do before this rank's time."""
         rank = self.ranks[pending.rank]
@@ -150,17 +204,13 @@ class Cluster:
         if rank.waits_for is pending:
             self.world.at(max(at, rank.clock), rank.coroutine)
 
-    def _join(self, meeting: Meeting, pending: Pending, call: Collective) -> None:
+    def _join(self, meeting: Meeting, rank: VirtualRank, pending: Pending, call: Collective) -> None:
         """Do a rank's part of a collective, beside what the rank does."""
-        key, at = id(meeting), self.ranks[pending.rank].clock
-        if key not in self._transports:
-            ranks = Ranks(self.world, len(call.ranks))
-            self._transports[key] = [_Simulated(ranks, i, call.ranks) for i in range(len(call.ranks))]
-        transport = self._transports[key][call.ranks.index(pending.rank)]
-        if not meeting.missing:
-            del self._transports[key]
+        at = rank.clock
+        transport = meeting.transports(self.world)[call.ranks.index(pending.rank)]
+        transport.network = _Part(self.world.network, call.ranks)  # type: ignore[assignment]
         kind = f"{call.words.partition(' ')[0]} {call.number % _TAGS}"
-        transport.recorder = _Log(self.ranks[pending.rank].recorder, call.ranks, kind, pending.at)
+        transport.recorder = _Log(rank.recorder, call.ranks, kind, pending.at)
 
         def do() -> None:
             transport.coroutine, transport.clock = getcurrent(), at
@@ -171,7 +221,7 @@ class Cluster:
 
     def _carry(self, send: Pending, receive: Pending, at: float) -> None:
         """Send a message whose receive is there."""
-        sent, wanted = self.calls.pair(send, receive)
+        sent, wanted = self.pair(send, receive)
         payload, begun, asked = sent.tensor.clone(), send.ended_at, receive.ended_at
         src, dst, tag = send.rank, receive.rank, f"message {sent.tag}"
 
@@ -185,8 +235,8 @@ class Cluster:
             self._record(receive, max(asked, begun), now, "recv", src, tag, payload.nbytes)
             self._end(receive, now)
 
-        cards: Sequence[Card] = self.world.network.path(src, dst)
-        self.world.sharing.send(Flow((src, dst), cards, payload.nbytes, leave, arrive), at)
+        flow = Flow((src, dst), self.world.network.path(src, dst), payload.nbytes, leave, arrive)
+        self.world.sharing.send(flow, at)
 
     def _record(self, pending: Pending, t0: float, t1: float, *message: Any) -> None:
         recorder = self.ranks[pending.rank].recorder
@@ -194,24 +244,16 @@ class Cluster:
         recorder.add("communicate", t0, t1, *message)
 
 
-class _Simulated(Simulated):
-    """The transport of one rank in one collective of some `members`."""
-
-    def __init__(self, ranks: Ranks, i: int, members: Sequence[int]) -> None:
-        super().__init__(ranks, i, torch.device("cpu"), Recorder(enabled=False), rejoined=False)
-        network = self.network
-        self.network = _Part(network, members)  # type: ignore[assignment]
-
-
+@dataclass
 class _Part:
     """The network as the members of a group see it."""
 
-    def __init__(self, network: Network, members: Sequence[int]) -> None:
-        self._network, self._members = network, members
+    network: Network
+    members: Sequence[int]
 
     def path(self, src: int, dst: int) -> list[Card]:
         """See Network."""
-        return self._network.path(self._members[src], self._members[dst])
+        return self.network.path(self.members[src], self.members[dst])
 
 
 class _Log(Recorder):
@@ -239,26 +281,17 @@ def run_in_virtual_time(
 ) -> Cluster:
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
-    `compute`: the seconds of a forward and backward pass; None: those of each rank's thread on this machine.
-    `progress` counts the passes of all ranks.
+    `compute`: see `VirtualRank`. `progress` counts the passes of all ranks.
     """
-    ranks = [VirtualRank(recorder, compute) for recorder in recorders]
+    ranks = [VirtualRank(script, recorder, len(recorders), seed, compute) for recorder in recorders]
+    for rank in ranks:
+        rank.progress = progress
     cluster = Cluster(network, ranks, plans)
-    program = Program(script, ranks, cluster, seed)
-    with ExitStack() as stack:
-        stack.enter_context(ranks_alone(script))
-        stack.enter_context(replaced({rank.number: Passes(rank, progress) for rank in ranks}, len(ranks)))
-        try:
-            for rank in ranks:
-                rank.coroutine = cluster.world.start(partial(program.live, rank))
-            cluster.world.run()
-        finally:
-            program.end()
-            for rank in ranks:
-                rank.coroutine.throw()
-    if program.failure:
-        raise program.failure
-    if waits := program.deadlock(cluster.calls.reason):
+    with ranks_alone(script):
+        cluster.run(cluster.let_live)
+    if cluster.failure:
+        raise cluster.failure
+    if waits := cluster.deadlock():
         raise Deadlock(f"deadlock: {waits}")
     for rank in ranks:
         rank.pass_time()

@@ -1,7 +1,7 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,8 +29,8 @@ _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least,
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """The machines, one rank on each, and what connects them."""
+class NetworkOptions:
+    """What connects the machines."""
 
     racks: int = 1
     """Racks into which the ranks are split; 1: all at one switch."""
@@ -39,20 +39,6 @@ class ClusterOptions:
     sharing: Literal["fair", "in_order"] = FAIR
     """How messages share a card: all at once, as with TCP, or one after the other, as train.py --bandwidth holds them
     back."""
-    compute: str | None = None
-    """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
-    Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
-    coding: str | None = None
-    """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
-    flops: float | None = None
-    """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
-    cores: int | None = None
-    """Run all ranks on one machine with this many cores, which they share. Default: each rank has a machine."""
-    copying: str | None = None
-    """With --cores: the bytes a second that a core copies, one where a message is sent, one where it is received, such
-    as 1GB/s. Default: copying takes no time."""
-    kill: tuple[str, ...] = ()
-    """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
     def network(self, options: Options) -> Network:
         """Return the network of the ranks of a run. Raises UsageError."""
@@ -70,6 +56,26 @@ class ClusterOptions:
         if self.rack_bandwidth is not None:
             uplink = PAYLOAD * read_unit("rack_bandwidth", self.rack_bandwidth, bytes_per_second)
         return Racks(world_size, card, latency, self.racks, uplink, **shared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(NetworkOptions):
+    """The machines, one rank on each, and what connects them."""
+
+    compute: str | None = None
+    """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
+    Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
+    coding: str | None = None
+    """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
+    flops: float | None = None
+    """Instead of that: floating-point operations a second of a rank; those of the passes are counted."""
+    cores: int | None = None
+    """Run all ranks on one machine with this many cores, which they share. Default: each rank has a machine."""
+    copying: str | None = None
+    """With --cores: the bytes a second that a core copies, one where a message is sent, one where it is received, such
+    as 1GB/s. Default: copying takes no time."""
+    kill: tuple[str, ...] = ()
+    """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
@@ -179,6 +185,12 @@ def check_memory(options: Options, data: Data | None = None) -> None:
             f"--n_gpus {n_ranks}: needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; take "
             "fewer ranks or a smaller --model"
         )
+
+
+def shares_of(cards: Iterable[Card], seconds: float) -> list[tuple[Card, float]]:
+    """Return the cards that something has passed, and the percentage of the time in which each was busy, most first."""
+    cards = [card for card in cards if card.nbytes]
+    return sorted(((card, 100 * card.busy / max(seconds, 1e-12)) for card in cards), key=lambda pair: -pair[1])
 
 
 def busiest(cards: Sequence[tuple[Card, float]]) -> str:

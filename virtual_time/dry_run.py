@@ -22,7 +22,7 @@ from training.checks import resolve
 from training.options import Options
 from transports.card import Card
 from transports.timing import at_intervals
-from virtual_time.cluster import ClusterOptions, Compute, busiest
+from virtual_time.cluster import ClusterOptions, Compute, busiest, shares_of
 from virtual_time.launcher import VirtualTime
 from virtual_time.meta_models import count_flops, sizes_of
 from virtual_time.network import Network
@@ -233,14 +233,13 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
         )
     assert time.ranks is not None
     held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
-    took = max(max(one.ended for one in results) - max(one.begun for one in results), 1e-12)
+    took = max(one.ended for one in results) - max(one.begun for one in results)
     both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
     of_steps = [
         Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
     ]
-    cards = [(card, 100 * card.busy / took) for card in of_steps if card.nbytes]
     memory = [vectors + one.optimizer_bytes for vectors, one in zip(held, results, strict=True)]
-    return DryRun(options, job.sizes, phases, results, memory, sorted(cards, key=lambda pair: -pair[1]))
+    return DryRun(options, job.sizes, phases, results, memory, shares_of(of_steps, took))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from transports.card import FAIR, IN_ORDER, Card
 from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
@@ -38,18 +39,16 @@ class Network(ABC):
     def share(self, agenda: Agenda) -> Sharing:
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""
         self.__post_init__()
-        if self.sharing == IN_ORDER:
-            return InOrder(agenda, self.latency)
-        return Fair(agenda, self.latency)
+        kind = InOrder if self.sharing == IN_ORDER else Fair
+        return kind(agenda, self.latency)
 
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:
         """Return the cards that a message passes, in their order: from `sends[src]` to `receives[dst]`."""
 
     def cards(self) -> Iterator[Card]:
-        """Yield all cards."""
-        yield from self.sends
-        yield from self.receives
+        """Return all cards."""
+        return chain(self.sends, self.receives)
 
 
 @dataclass
@@ -85,6 +84,4 @@ class Racks(Network):
 
     def cards(self) -> Iterator[Card]:
         """See Network."""
-        yield from super().cards()
-        yield from self.up
-        yield from self.down
+        return chain(super().cards(), self.up, self.down)

@@ -148,8 +148,7 @@ class Member(Transport):
         if self._why_gone:
             return
         self._why_gone = why
-        if not self.on_the_way:
-            self.ranks.leave(self.rank, why, why == DIED)
+        self.arrived()
 
     def returned(self, peer: int) -> None:
         """Note that a dead peer was started again."""
@@ -180,7 +179,7 @@ class Member(Transport):
                 self._lose(peer, why, died)
 
     def arrived(self) -> None:
-        """Note that a message has arrived of this rank, which has left."""
+        """Note that this rank has left, once all messages have arrived that it has sent."""
         if not self.on_the_way:
             self.ranks.leave(self.rank, self._why_gone, self._why_gone == DIED)
 

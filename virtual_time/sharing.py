@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -29,24 +30,19 @@ class Agenda(Protocol):
         """See World."""
 
 
+@dataclass(slots=True, eq=False)
 class Flow:
     """A message from one rank to another: the cards of its path, and what happens on its way.
 
     `left` is called with the time at which its last byte has passed the first card, `arrive` when it has arrived.
     """
 
-    __slots__ = ("arrive", "cards", "left", "nbytes", "passing", "way")
-
-    def __init__(
-        self,
-        way: tuple[int, int],
-        cards: Sequence[Card],
-        nbytes: float,
-        left: Callable[[float], None] | None,
-        arrive: Callable[[], None],
-    ) -> None:
-        self.way, self.cards, self.nbytes, self.left, self.arrive = way, cards, nbytes, left, arrive
-        self.passing = len(cards)  # that it has not passed yet
+    way: tuple[int, int]
+    cards: Sequence[Card]
+    nbytes: float
+    left: Callable[[float], None] | None
+    arrive: Callable[[], None]
+    passed: int = 0  # of the cards
 
 
 class Sharing(ABC):
@@ -136,8 +132,8 @@ class Fair(Sharing):
     def _leave(self, flow: Flow, card: Card) -> None:
         if flow.left and card is flow.cards[0]:
             flow.left(self._agenda.time)
-        flow.passing -= 1
-        if flow.passing:
+        flow.passed += 1
+        if flow.passed < len(flow.cards):
             return
         self._agenda.at(self._agenda.time + self._latency, flow.arrive)
         waiting = self._ways[flow.way]

@@ -119,28 +119,18 @@ def test_another_all_reduce_takes_its_own_time() -> None:
         ("raises", "rank 1 raised ValueError: no, at mistakes.py:40"),
         ("exits", "rank 1 exited with 3, at mistakes.py:44"),
         ("world", "init_process_group(world_size=7): this is rank 0 of --n_gpus 2; give 2"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_named_with_its_line(name: str, says: str) -> None:
-    with pytest.raises(RunFailed) as failed:
-        run("mistakes.py", 2, name)
-    assert says in str(failed.value)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
         ("circle", "rank 0 waits in recv of (4,) float32 from rank 1 at mistakes.py:14; rank 1 waits in recv of"),
         ("sends first", "rank 0 waits in send of (4,) float32 to rank 1 at mistakes.py:16"),
         ("left", "rank 0 waits in barrier at mistakes.py:32 for rank 1; ended: rank 1"),
         ("no backward", "rank 0 waits in all_reduce of (12,) float32, SUM at mistakes.py:37 for rank 1"),
     ],
-)
-def test_a_deadlock_says_who_waits_for_whom_where(name: str, says: str) -> None:
-    with pytest.raises(Deadlock) as failed:
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line_and_a_deadlock_says_who_waits_for_whom(name: str, says: str) -> None:
+    with pytest.raises(RunFailed) as failed:
         run("mistakes.py", 2, name)
     assert says in str(failed.value)
+    assert isinstance(failed.value, Deadlock) == says.startswith("rank 0 waits")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
 
 
 def test_a_rank_that_blocks_what_all_need_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,49 +31,38 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def after(call: Callable[..., object], result: Any, *given: Any) -> Any:
+    call(result, *given)
+    return result
+
+
 def try_collectives(found: Results, rank: int, world_size: int) -> None:
     assert dist.get_backend() == "gloo"
+    mine = torch.full((2,), float(rank))
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT):
-        t = torch.arange(7.0) + rank + 1
-        dist.all_reduce(t, op)
-        found[f"all_reduce {op}"] = t
-    t = torch.tensor([1 << rank])
-    dist.all_reduce(t, dist.ReduceOp.BOR)
-    found["bits"] = t
-    t = torch.arange(6.0).view(2, 3).t() * (rank + 1)  # not in one piece
-    dist.all_reduce(t)
-    found["all_reduce of columns"] = t
-    t = torch.full((3,), float(rank))
-    dist.broadcast(t, world_size - 1)
-    found["broadcast"] = t
-    outs = [torch.zeros(2) for _ in range(world_size)]
-    dist.all_gather(outs, torch.full((2,), float(rank)))
-    found["all_gather"] = outs
-    whole = torch.zeros(world_size * 2)
-    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
-    found["all_gather_into_tensor"] = whole
-    mine = torch.zeros(2)
-    dist.reduce_scatter_tensor(mine, torch.arange(2.0 * world_size) * (rank + 1))
-    found["reduce_scatter_tensor"] = mine
-    mine = torch.zeros(2)
-    dist.reduce_scatter(mine, [torch.full((2,), float(rank + i)) for i in range(world_size)])
-    found["reduce_scatter"] = mine
-    out = torch.zeros(world_size)
-    dist.all_to_all_single(out, torch.arange(float(world_size)) + 10 * rank)
-    found["all_to_all_single"] = out
-    sizes = [k + 1 for k in range(world_size)]
-    out = torch.zeros(sum(sizes))
-    dist.all_to_all_single(out, torch.full((sizes[rank] * world_size,), float(rank)), sizes, [sizes[rank]] * world_size)
-    found["all_to_all_single, uneven"] = out
-    t = torch.full((3,), rank + 1.0)
-    dist.reduce(t, 1)
-    found["reduce"] = t if rank == 1 else None
+        found[f"all_reduce {op}"] = after(dist.all_reduce, torch.arange(7.0) + rank + 1, op)
+    found["bits"] = after(dist.all_reduce, torch.tensor([1 << rank]), dist.ReduceOp.BOR)
+    columns = torch.arange(6.0).view(2, 3).t() * (rank + 1)  # not in one piece
+    found["all_reduce of columns"] = after(dist.all_reduce, columns)
+    found["broadcast"] = after(dist.broadcast, torch.full((3,), float(rank)), world_size - 1)
+    found["all_gather"] = after(dist.all_gather, [torch.zeros(2) for _ in range(world_size)], mine)
+    found["all_gather_into_tensor"] = after(dist.all_gather_into_tensor, torch.zeros(world_size * 2), mine)
+    given = torch.arange(2.0 * world_size) * (rank + 1)
+    found["reduce_scatter_tensor"] = after(dist.reduce_scatter_tensor, torch.zeros(2), given)
+    parts = [torch.full((2,), float(rank + i)) for i in range(world_size)]
+    found["reduce_scatter"] = after(dist.reduce_scatter, torch.zeros(2), parts)
+    given = torch.arange(float(world_size)) + 10 * rank
+    found["all_to_all_single"] = after(dist.all_to_all_single, torch.zeros(world_size), given)
+    sizes, own = [k + 1 for k in range(world_size)], [rank + 1] * world_size
+    given, out = torch.full((sum(own),), float(rank)), torch.zeros(sum(sizes))
+    found["all_to_all_single, uneven"] = after(dist.all_to_all_single, out, given, sizes, own)
+    reduced = after(dist.reduce, torch.full((3,), rank + 1.0), 1)
+    found["reduce"] = reduced if rank == 1 else None
     gathered = [torch.zeros(1) for _ in range(world_size)] if rank == 0 else None
     dist.gather(torch.full((1,), float(rank)), gathered, 0)
     found["gather"] = gathered
-    mine = torch.zeros(2)
-    dist.scatter(mine, [torch.full((2,), float(i)) for i in range(world_size)] if rank == 1 else None, 1)
-    found["scatter"] = mine
+    scattered = [torch.full((2,), float(i)) for i in range(world_size)] if rank == 1 else None
+    found["scatter"] = after(dist.scatter, torch.zeros(2), scattered, 1)
     objects: list[Any] = [None] * world_size
     dist.all_gather_object(objects, {"rank": rank})
     found["objects"] = objects

@@ -38,22 +38,15 @@ elif name == "by name":  # waits for rank 1 by name, after it may have taken its
         dist.recv(t, 1)
     else:
         dist.send(t, 0)
-elif name == "look":
+elif name in ("look", "look again"):
     if rank == 0:
         work = dist.irecv(t, 1)
         assert work is not None
-        print(work.is_completed())
-        work.wait()
-    elif rank == 1:
-        dist.send(t, 0)
-elif name == "look again":
-    if rank == 0:
-        work = dist.irecv(t, 1)
-        assert work is not None
-        looks = 1
-        while not work.is_completed():
-            looks += 1
+        looks = [work.is_completed()]
+        while name == "look again" and not looks[-1]:
+            looks.append(work.is_completed())
         print(looks)
+        work.wait()
     elif rank == 1:
         dist.send(t, 0)
 elif name == "two receives":  # the first that is called has the first choice, whichever is waited for first

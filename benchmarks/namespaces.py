@@ -14,19 +14,19 @@ allows a long one, wait behind megabytes. A queue (`limit`) holds 50 millisecond
 What a killed run has left is removed by the next one.
 """
 
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from records.errors import RunFailed, UsageError
-from transports.timing import now, sleep
+from records.locks import locked
+from transports.timing import sleep
 
 _PREFIX, _SWITCH = "gradwire-", "gradwire-switch"
 _LOCK = Path("/run/gradwire-namespaces")
@@ -75,31 +75,24 @@ class Namespaces:
 
         Raises RunFailed if one fails, or does not end in `timeout` seconds.
         """
-        with ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2 * self.N)]
-            started = []
+        pipe, started = subprocess.PIPE, list[subprocess.Popen[str]]()
+        with ThreadPoolExecutor(self.N) as readers:
             try:
                 for rank, command in enumerate(commands):
                     whole = ["ip", "netns", "exec", f"{_PREFIX}{rank}", *command]
-                    stdout, stderr = files[2 * rank : 2 * rank + 2]
-                    started.append(subprocess.Popen(whole, stdout=stdout, stderr=stderr, start_new_session=True))
-                deadline = now() + timeout
-                while any(one.poll() is None for one in started) and not any(one.poll() for one in started):
-                    if now() > deadline:
-                        raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s")
-                    sleep(0.05)
-                codes = [one.poll() for one in started]
+                    started.append(subprocess.Popen(whole, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
+                said = {readers.submit(one.communicate, timeout=timeout): rank for rank, one in enumerate(started)}
+                for done in as_completed(said):
+                    (_, errors), code = done.result(), started[said[done]].returncode
+                    if code:
+                        raise RunFailed(f"rank {said[done]} ended with exit code {code}:\n{errors}")
+                return [done.result()[0] for done in said]
+            except subprocess.TimeoutExpired as error:
+                raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s") from error
             finally:
                 for rank, one in enumerate(started):
                     one.kill()  # it may not have reached its namespace yet
                     _kill(f"{_PREFIX}{rank}")
-                    one.wait()
-            for file in files:
-                file.seek(0)
-            for rank, code in enumerate(codes):
-                if code:
-                    raise RunFailed(f"rank {rank} ended with exit code {code}:\n{files[2 * rank + 1].read()}")
-            return [file.read() for file in files[::2]]
 
 
 @contextmanager
@@ -112,11 +105,7 @@ def namespaces(N: int) -> Iterator[Namespaces]:
         raise UsageError(
             "network namespaces need root, and the commands ip, tc and nft: run as root, install iproute2 and nftables"
         )
-    with open(_LOCK, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError("another run has the network namespaces: wait until it has ended") from error
+    with locked(_LOCK, "another run has the network namespaces: wait until it has ended"):
         _remove()
         try:
             _make(N)

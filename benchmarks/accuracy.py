@@ -19,17 +19,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brute, minimize
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from benchmarks import points
 from benchmarks.common import Row, Settings, figures, main
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
+from benchmarks.prediction import periods
 from launchers.devices import usable_cores
 from strategies import Strategy
 from strategies.common.forms import predict
@@ -109,10 +109,7 @@ class Clock:
 def of_a_step(results: list[Steps], point: Point) -> tuple[float, list[float]]:
     """Return the seconds of a step, and of each period of steps by itself."""
     roles, length = point.options.roles, period(point.strategy)
-    workers = [one.ends for one, role in zip(results, roles, strict=True) if role == "worker"]
-    least = min(map(len, workers)) // length * length
-    ends = np.array([times[length - 1 : least : length] for times in workers])
-    each = np.diff(ends, axis=1).mean(axis=0) / length
+    each = periods(results, roles, length)
     seconds = (
         seconds_of_a_step(results, roles, length) if point.strategy.traits.asynchronous else float(np.median(each))
     )
@@ -142,21 +139,17 @@ def measure(settings: AccuracySettings) -> Iterator[Row]:
     clock = Clock({
         f"{one.network} {one.strategy.name}": time_phases(one.options, datasets.load(one.options)) for one in alone
     })  # fmt: skip
-    measured = [one for n in settings.ranks for mbit in settings.mbit for one in measure_some(settings, clock, n, mbit)]
+    measured: list[Measured] = []
+    for n, mbit in product(settings.ranks, settings.mbit):
+        grid = [
+            Point(strategy, network, n, mbit)
+            for strategy, network in product((*STRATEGIES, *OTHERS), NETWORKS)
+            if strategy.traits.ranks[0] <= n and (strategy in STRATEGIES or (network, mbit) == OF_OTHERS)
+        ]
+        steps = [count_steps(settings, point, clock.simulate(point, 9)) for point in grid]
+        for point, count, found in zip(grid, steps, measure_kernel(grid, steps), strict=True):
+            measured.append((point, count, *of_a_step(found, point)))
     yield from compare(clock, measured)
-
-
-def measure_some(settings: AccuracySettings, clock: Clock, n: int, mbit: int) -> list[Measured]:
-    """Return the points of so many ranks on links of so many Mbit/s, and what was measured."""
-    grid = [
-        Point(strategy, network, n, mbit)
-        for strategy in (*STRATEGIES, *OTHERS)
-        for network in NETWORKS
-        if strategy.traits.ranks[0] <= n and (strategy in STRATEGIES or (network, mbit) == OF_OTHERS)
-    ]
-    steps = [count_steps(settings, point, clock.simulate(point, 9)) for point in grid]
-    results = measure_kernel(grid, steps)
-    return [(point, n, *of_a_step(found, point)) for point, n, found in zip(grid, steps, results, strict=True)]
 
 
 def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.networks import INPUT_SHAPE, N_CLASSES, cnn, new_batch
+from benchmarks.networks import new_batch, new_network
 from launchers.devices import usable_cores
 from launchers.launcher import Job
 from launchers.torchrun import launcher
@@ -29,18 +29,12 @@ LIMIT_S = 300.0
 BATCH = 16
 
 
-def small_mlp(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Return two hidden layers of 512: 0.7 million parameters for 28 x 28 pixels."""
-    first, second = nn.Linear(784, 512), nn.Linear(512, 512)
-    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(512, n_classes))
-
-
 def pictures() -> tuple[torch.Tensor, ...]:
     """Return a data set of noise: batches for the calibration."""
     return *new_batch(0, 10 * BATCH), *new_batch(1, BATCH)
 
 
-NETWORKS = {"cnn": cnn, "mlp": small_mlp}
+NETWORKS: dict[str, dict[str, int]] = {"cnn": {}, "mlp": {"width": 512}}  # with options
 
 
 @dataclass(frozen=True)
@@ -55,9 +49,10 @@ class Point:
     @property
     def options(self) -> Options:
         """The run."""
-        model = f"benchmarks.points:{NETWORKS[self.network].__name__}"
+        model_options = ",".join(f"{name}={value}" for name, value in NETWORKS[self.network].items())
         return resolve(Options(
-            strategy=self.strategy, n_gpus=self.n, device="cpu", batch_size=BATCH, model=model, momentum=0.9, lr=0.01,
+            strategy=self.strategy, n_gpus=self.n, device="cpu", batch_size=BATCH, momentum=0.9, lr=0.01,
+            model=f"benchmarks.networks:{self.network}", model_options=model_options,
             dataset="benchmarks.points:pictures", bandwidth=f"{self.mbit}mbit", latency="0s",
         ))  # fmt: skip
 
@@ -68,8 +63,7 @@ class Point:
 
 def build(network: str) -> nn.Module:
     """Return a network, its parameters the same in every process."""
-    torch.manual_seed(0)
-    return NETWORKS[network](INPUT_SHAPE, N_CLASSES)
+    return new_network(network, **NETWORKS[network])
 
 
 def passes_of(network: str, rank: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

@@ -54,11 +54,11 @@ class PredictionSettings(Settings):
     least = {"compute_ms": 0}
 
 
-def periods(results: list[Steps], roles: list[str], repeats: int) -> np.ndarray:
-    """Return how long each of the last steps took, on average over the workers."""
+def periods(results: list[Steps], roles: list[str], length: int = 1) -> np.ndarray:
+    """Return how long a step took in each period of `length` steps but the first, on average over the workers."""
     ends = [one.ends for one, role in zip(results, roles, strict=True) if role == "worker"]
-    least = min(len(times) for times in ends)  # backup workers may skip steps
-    return np.diff([times[:least] for times in ends], axis=1).mean(axis=0)[-repeats:]
+    least = min(map(len, ends)) // length * length  # backup workers may skip steps
+    return np.diff([times[length - 1 : least : length] for times in ends], axis=1).mean(axis=0) / length
 
 
 def measure(settings: PredictionSettings) -> Iterator[Row]:
@@ -79,7 +79,7 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
 
         def real(link: Link | None, job: StepsJob = job) -> np.ndarray:
             results = launch(take_steps, N, job, roles=options.roles, on_report=lambda *_: None, link=link)
-            return periods(results, options.roles, settings.repeats)
+            return periods(results, options.roles)[-settings.repeats :]
 
         machine = float(np.median(real(None)))
         for mbit in settings.mbit:
@@ -88,7 +88,7 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
             time = VirtualTime(network, lambda rank, phase, part: 0.0, compute=False)
             same = dataclasses.replace(job, phases={"forward": machine})
             simulated = time.launch(take_steps, N, same, device="meta", roles=options.roles, on_report=lambda *_: None)
-            virtual = float(np.mean(periods(simulated, options.roles, settings.repeats)))
+            virtual = float(np.mean(periods(simulated, options.roles)[-settings.repeats :]))
             predicted = predict(strategy, N, nbytes, machine, bandwidth, LATENCY, sharing=IN_ORDER)
             assert predicted is not None
             measured = real(Link(bandwidth, LATENCY))

@@ -65,8 +65,11 @@ def main(settings: Settings) -> None:
     output = Path(settings.output or directory / folder.SCORES)
     check_writable_by("output" if settings.output else "checkpoint_dir", output.parent)
     load_scores(output)  # what is wrong with it is said before any waiting
-    if not settings.attached:
-        _wait_for_training(directory, settings.wait)
+    running = RunningClock()
+    while not (settings.attached or folder.is_training(directory) or folder.listed(directory)):
+        if running() > settings.wait:
+            raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {settings.wait:g} s")
+        sleep(_POLL_S)
     refusal = f"--output {output}: another evaluate.py is writing it"
     with locked(output.with_name(f".{output.name}.lock"), refusal):
         scores = Scores(output, quiet=settings.attached)
@@ -83,14 +86,6 @@ def main(settings: Settings) -> None:
         print(f"training has ended; {len(scores.rows)} checkpoints scored, in {output}")
     if scores.refused:
         raise RunFailed(f"{len(scores.refused)} of the checkpoints could not be scored")
-
-
-def _wait_for_training(directory: Path, limit: float) -> None:
-    running = RunningClock()
-    while not (folder.is_training(directory) or folder.listed(directory)):
-        if running() > limit:
-            raise UsageError(f"--checkpoint_dir {directory}: no training began there within --wait {limit:g} s")
-        sleep(_POLL_S)
 
 
 class Scores:
@@ -114,7 +109,7 @@ class Scores:
         """Add the row of a checkpoint; say so if it cannot be scored. Raises RunFailed."""
         mark = checkpoint.name, _id_of(checkpoint)
         try:
-            if self._scorer is None or not self._scorer.fits(checkpoint):
+            if self._scorer is None or self._scorer.made_for != _what_is_scored(checkpoint):
                 self._scorer = Scorer(checkpoint)
             self._add(self._scorer.score(checkpoint))
         except UsageError as error:
@@ -181,10 +176,6 @@ class Scorer:
         self.parameters = trained(self.model)
         self.buffers = float_buffers(self.model)
         self.counts = integer_buffers(self.model)
-
-    def fits(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is of the same model and data. Raises UsageError."""
-        return _what_is_scored(checkpoint) == self.made_for
 
     def score(self, checkpoint: Path) -> dict[str, Any]:
         """Return the row of a checkpoint: of the algorithm's model, with the workers' mean buffers (of counts, the

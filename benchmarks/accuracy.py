@@ -167,7 +167,7 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
             **figures(measured_ms=[1e3 * one for one in each]),
             "measured_ms": seconds * 1e3,
             "error": 100 * (simulated / seconds - 1),
-            "held_out": "no" if is_calibrated(point) else "yes",
+            "held_out": "no" if (point.n, point.mbit) == CALIBRATED else "yes",
             "latency_ms": clock.latency * 1e3,
             "copying_ns": clock.copying * 1e9,
             "jitter": clock.jitter,
@@ -182,11 +182,6 @@ def count_steps(settings: AccuracySettings, point: Point, seconds: float) -> int
     return length * (periods + (4 if is_asynchronous else 1))
 
 
-def is_calibrated(point: Point) -> bool:
-    """Whether the clock is calibrated on this point."""
-    return (point.n, point.mbit) == CALIBRATED
-
-
 def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     """Return the clock with the latency, copying and jitter by which the errors of the calibrated points are smallest.
 
@@ -196,7 +191,7 @@ def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     known = [
         (point, steps, seconds)
         for point, steps, seconds, _ in measured
-        if is_calibrated(point) and not point.strategy.traits.asynchronous
+        if (point.n, point.mbit) == CALIBRATED and not point.strategy.traits.asynchronous
     ]
 
     def made(values: Sequence[float]) -> Clock:

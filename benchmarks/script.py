@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import ddp_steps
 from benchmarks.common import Row, Settings, figures, main
-from benchmarks.namespaces import DEVICE, Namespaces, namespaces
+from benchmarks.namespaces import DEVICE, namespaces
 from torch_scripts.collectives import plans
 from torch_scripts.script import Script
 from torch_scripts.virtual import ScriptRecorder, run_in_virtual_time
@@ -65,28 +65,22 @@ def simulated(n: int, mbit: int, steps: int, bucket_mb: float, compute: float) -
     return (ends[-1] - ends[1]) / (len(ends) - 2)
 
 
-def measured(made: Namespaces, steps: int, bucket_mb: float) -> list[float]:
-    """Return the seconds of each step on the kernel's network, without the first two."""
-    address = made.address(0)
-    said = made.run([command(rank, made.N, address, steps, bucket_mb) for rank in range(made.N)], LIMIT_S)[0]
-    return [float(one) for one in said.split()]
-
-
 def measure(settings: ScriptSettings) -> Iterator[Row]:
     """Yield one row for each number of ranks, bandwidth and size of a bucket."""
     steps = settings.repeats + 2
     alone = subprocess.run([sys.executable, ddp_steps.__file__, "1", "50"], capture_output=True, text=True, check=True)
-    compute = float(np.median([float(one) for one in alone.stdout.split()]))
+    compute = float(np.median(np.array(alone.stdout.split(), float)))
     for n in settings.ranks:
         for mbit in settings.mbit:
             with namespaces(n) as made:
                 made.shape(mbit * 1e6 / 8)
                 for bucket_mb in settings.bucket_mb:
-                    seconds = measured(made, steps, bucket_mb)
+                    commands = [command(rank, n, made.address(0), steps, bucket_mb) for rank in range(n)]
+                    seconds = np.array(made.run(commands, LIMIT_S)[0].split(), float)
                     ours = simulated(n, mbit, steps, bucket_mb, compute)
                     yield {
                         "ranks": n, "mbit": mbit, "bucket_mb": bucket_mb, "compute_ms": 1e3 * compute,
-                        "simulated_ms": 1e3 * ours, **figures(measured_ms=[1e3 * one for one in seconds]),
+                        "simulated_ms": 1e3 * ours, **figures(measured_ms=1e3 * seconds),
                         "error": 100 * (ours / float(np.median(seconds)) - 1),
                     }  # fmt: skip
 

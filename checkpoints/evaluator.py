@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,7 @@ _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
 _LONGEST_START_S = 60.0
 
 
-class Evaluator:
+class Evaluator(AbstractContextManager["Evaluator"]):
     """The process, if one is `wanted`, that scores the checkpoints in `directory`.
 
     It ends with the `with` block, and with the process that this is in.
@@ -108,9 +109,6 @@ class Evaluator:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-    def __enter__(self) -> "Evaluator":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._end()

@@ -43,14 +43,6 @@ def test_a_first_run_learns(kind: Kind, tmp_path: Path, exhaustive: bool) -> Non
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
 
 
-@pytest.mark.with_baselines
-def test_the_same_run_twice_is_bit_identical(determined: Kind, tmp_path: Path) -> None:
-    """Of those that run in virtual time, `test_every_strategy_virtual.py` compares two runs."""
-    if not is_virtual(determined):
-        first, second = (made(tmp_path, name, determined(), **BATCH_NORM)["parameter_hash"] for name in "ab")
-        assert first == second
-
-
 # Replay
 
 

@@ -11,10 +11,9 @@ from torch import nn
 from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies import ParamServer, ShardedParamServer, Strategy
-from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
-from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks, trajectories
-from tests.strategies.test_every_strategy import CASES, one_process
+from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
+from tests.strategies.test_every_strategy import assert_steps_of_one_process
 from tests.strategies.test_every_strategy_virtual import simulated
 from tests.strategies.test_param_server import messages as messages_of
 from training import Options
@@ -27,17 +26,7 @@ from virtual_time.dry_run import dry_run
 @pytest.mark.parametrize(("servers", "workers"), [(2, 1), (3, 4), pytest.param(70, 2, marks=pytest.mark.exhaustive)])
 def test_they_take_the_steps_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
-    n_gpus = servers + workers
-    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case, epochs=1) for case in CASES]
-    ranks = virtual_time(n_gpus).launch(trajectories, n_gpus, tasks)
-    for case, task in enumerate(tasks):
-        of_workers = [rank[case] for rank in ranks[servers:]]
-        assert all(seen == of_workers[0] for seen in of_workers), "bit-identical after every step"
-        for server in ranks[:servers]:
-            assert server[case] == of_workers[0][N_STEPS - 1 :: N_STEPS], "each has the whole x when an epoch ends"
-        x = torch.tensor(of_workers[0], dtype=torch.float64)
-        expected = torch.stack(one_process(workers, task.optimizer, task.clip_norm, task.epochs))
-        torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12)
+    assert_steps_of_one_process(ShardedParamServer(servers=servers), servers + workers, epochs=1)
 
 
 def with_buffers(rank: Rank) -> tuple[list[float], list[float], list[int]]:

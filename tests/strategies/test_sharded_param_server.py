@@ -14,7 +14,7 @@ from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
 from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
 from tests.strategies.test_every_strategy import assert_steps_of_one_process
-from tests.strategies.test_every_strategy_virtual import simulated
+from tests.strategies.test_every_strategy_runs import simulated
 from tests.strategies.test_param_server import messages as messages_of
 from training import Options
 from virtual_time.cluster import ClusterOptions

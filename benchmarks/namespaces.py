@@ -24,8 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.errors import RunFailed, UsageError
 from records.locks import locked
+
+from records.errors import RunFailed, UsageError
 from transports.timing import sleep
 
 _PREFIX, _SWITCH = "gradwire-", "gradwire-switch"

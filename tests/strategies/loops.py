@@ -114,14 +114,12 @@ class Rank:
         self.is_server = task.roles[transport.rank] == "server"
         self.worker = transport.rank - task.roles.index("worker")
         self.strategy = dataclasses.replace(task.strategy)
-        self.original = make_model() if model is None else model
-        arguments = (OPTIMIZERS[task.optimizer], task.clip_norm)
-        self.replica = replica_of(self.strategy, self.original, transport, task.n_gpus)
+        self.replica = replica_of(self.strategy, make_model() if model is None else model, transport, task.n_gpus)
         if isinstance(self.strategy, Builtin):
-            self.strategy.start(self.replica, transport, *arguments)
+            self.strategy.start(self.replica, transport, OPTIMIZERS[task.optimizer], task.clip_norm)
         else:
-            arguments = (task.suited_optimizer, task.clip_norm)
-            self.strategy.start(self.replica, transport, *arguments, task.schedule, state, codec=task.make_codec)
+            arguments = (task.suited_optimizer, task.clip_norm, task.schedule, state)
+            self.strategy.start(self.replica, transport, *arguments, codec=task.make_codec)
         self.module = self.replica.module
 
     def x(self) -> torch.Tensor:
@@ -157,6 +155,18 @@ class Rank:
             parameter.grad = torch.full_like(parameter, gradient)
         self.strategy.step(n_samples)
 
+    def constant_epoch(
+        self, gradient: float, n_samples: int, steps: int = 1, after_step: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve, or take so many such steps; end the epoch."""
+        if self.is_server:
+            self.strategy.serve()
+        else:
+            for _ in range(steps):
+                self.constant_step(gradient, n_samples)
+                after_step()
+        self.strategy.finish()
+
     def stop(self) -> None:
         """End in the middle of an epoch, as a test may."""
         self.transport.owes = ""
@@ -165,6 +175,32 @@ class Rank:
         if isinstance(self.strategy, Builtin):
             self.strategy.close()
         self.transport.barrier()
+
+
+def on_ranks(
+    task: Task, work: Callable[[Rank], Any], make: Callable[[], nn.Module] = make_model, **options: Any
+) -> list[Any]:
+    """Call `work(rank)` on each rank of the task, which may end in the middle of an epoch; return the results."""
+
+    def whole(transport: Transport) -> Any:
+        rank = Rank(transport, task, make())
+        found = work(rank)
+        rank.stop()
+        rank.close()
+        return found
+
+    return start(type(task.strategy), whole, len(task.roles), **options)
+
+
+def assert_same(one: Task, other: Task, rtol: float = 0.0, steps: int | None = None) -> None:
+    """Both have the same parameters after every step (the first so many), to the bit or nearly; of a single, a worker.
+
+    A server has them after every epoch.
+    """
+    found = [start(type(task.strategy), trajectories, len(task.roles), [task]) for task in (one, other)]
+    for ours, theirs in zip(*map(reversed, found), strict=False):
+        x, expected = (torch.tensor(seen[0][:steps], dtype=torch.float64) for seen in (ours, theirs))
+        torch.testing.assert_close(x, expected, rtol=rtol, atol=rtol / 100)
 
 
 def trajectories(transport: Transport, tasks: list[Task]) -> list[list[list[float]]]:

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import AsyncParamServer, Downpour, InconsistentReads, ParamServer
+from strategies import AsyncParamServer, Downpour, InconsistentReads, ParamServer, Strategy
+from tests.strategies.loops import Task, assert_same
 from tests.strategies.runs import applied, made
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 
@@ -18,25 +17,19 @@ STRAGGLING: dict[str, Any] = {"slow": ("2:4",), "jitter": 1.0, "epochs": 6}
 WORKERS = 3
 
 
-@pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.05, "optimizer": "adam"}], ids=["plain", "bounded adam"])
-def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
-    same: dict[str, Any] = {"momentum": 0.9, **changes}
-    expected = made(tmp_path, "synchronous", ParamServer(), **same)["parameter_hash"]
+@pytest.mark.parametrize("how", [{"optimizer": "momentum"}, {"optimizer": "adam", "clip_norm": 0.05}], ids=str)
+def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(how: dict[str, Any]) -> None:
     lock_step = AsyncParamServer(max_staleness=0, aggregate=WORKERS)
-    assert made(tmp_path, "lock step", lock_step, **same)["parameter_hash"] == expected
+    assert_same(Task(lock_step, 4, **how), Task(ParamServer(), 4, **how))
 
 
-@pytest.mark.parametrize("other", [AsyncParamServer, Downpour, InconsistentReads])
-def test_with_one_worker_it_is_the_synchronous_server(tmp_path: Path, other: Any) -> None:
-    same: dict[str, Any] = {"n_gpus": 2, "dtype": "float64", "momentum": 0.9, "lr_schedule": "cosine"}
-    expected = made(tmp_path, "synchronous", ParamServer(), **same)
-    found = made(tmp_path, "run", other(), **same)
-    for column in ("train_loss", "test_loss"):
-        np.testing.assert_allclose(
-            pd.read_csv(tmp_path / "run.csv")[column], pd.read_csv(tmp_path / "synchronous.csv")[column], rtol=1e-10
-        )
-    assert found["test_accuracy"] == expected["test_accuracy"]
-    assert applied(tmp_path, "run")["staleness"].max() == 0
+@pytest.mark.parametrize("other", [AsyncParamServer(), Downpour(), InconsistentReads()], ids=lambda one: one.name)
+def test_with_one_worker_it_is_the_synchronous_server(other: Strategy) -> None:
+    one, synchronous = (
+        Task(strategy, 2, "momentum", schedule=lambda processed: 1 / (1 + processed / 50))
+        for strategy in (other, ParamServer())
+    )
+    assert_same(one, synchronous, 1e-10)
 
 
 @pytest.mark.parametrize("s", [0, 1, 2])

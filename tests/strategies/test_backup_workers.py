@@ -10,12 +10,10 @@ from checkpoints.folder import listed
 from records.files import load_events
 from records.tables import applied
 from strategies.synchronous_server.backup_workers import BackupWorkers
-from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
-from tests.strategies.loops import N_STEPS, Rank, Task
+from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
 from tests.strategies.runs import made, server_rows
 from tests.strategies.scripted import Scripted, start
-from transports.base import Transport
 from transports.messages import WaitTimeout
 
 
@@ -44,10 +42,9 @@ def test_the_schedule_ends_with_the_training(tmp_path: Path) -> None:
     assert state["samples"] < 3 * N_TRAIN
 
 
-def skipping(transport: Transport, task: Task) -> tuple[list[int], int]:
+def skipping(rank: Rank) -> tuple[list[int], int]:
     """Worker 3 computes its first gradient on the first x, and sends it when the others have ended the epoch."""
-    rank = Rank(transport, task)
-    taken: list[int] = []
+    transport, taken = rank.transport, list[int]()
     if rank.is_server:
         rank.strategy.serve()
     else:
@@ -61,12 +58,11 @@ def skipping(transport: Transport, task: Task) -> tuple[list[int], int]:
             transport.isend(None, 3, "done")
     rank.strategy.finish()
     events = transport.recorder.frame()
-    rank.close()
     return taken, int((events["op"] == "drop").sum())
 
 
 def test_a_late_worker_continues_with_the_current_step() -> None:
-    ranks = virtual_time(4).launch(skipping, 4, Task(BackupWorkers(n_backup=1), 4), record=True)
+    ranks = on_ranks(Task(BackupWorkers(n_backup=1), 4), skipping, record=True)
     assert [taken for taken, _ in ranks] == [[], [0, 1, 2, 3], [0, 1, 2, 3], [0]], "its other samples are skipped"
     assert ranks[0][1] == 1
 

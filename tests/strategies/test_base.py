@@ -50,13 +50,6 @@ class Own(Strategy):
         self.descent.step(self.replica.collect(), n_samples)
 
 
-def test_a_strategy_has_the_name_of_its_module_and_elsewhere_of_its_class() -> None:
-    for name, kind in STRATEGIES.items():
-        assert kind.__module__.startswith("strategies.")
-        assert kind.__module__.endswith(f".{name}")
-    assert Own.name == f"{__name__}:Own"
-
-
 def test_every_module_with_a_strategy_is_in_the_table() -> None:
     found = set()
     root = Path(strategies.__file__).parent

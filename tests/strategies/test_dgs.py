@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from compression import Layout, Setting
 from compression.dgs import SAMomentum
 from strategies.asynchronous_server.dgs import DGS
+from strategies.single import Single
 from tests.ranks import virtual_time
-from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
+from tests.strategies.loops import N_STEPS, Rank, Task, assert_same
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch
@@ -59,11 +60,7 @@ def test_the_servers_copy_is_the_workers_model_bit_for_bit(downlink: bool, per_t
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05])
 @pytest.mark.parametrize("optimizer", ["soft", "decayed"])
 def test_one_worker_with_all_elements_is_momentum_sgd(optimizer: str, clip_norm: float) -> None:
-    from strategies.single import Single
-
-    ours = virtual_time(2).launch(trajectories, 2, [Task(DGS(density=1.0), 2, optimizer, clip_norm)])[1][0]
-    theirs = virtual_time(1).launch(trajectories, 1, [Task(Single(), 1, optimizer, clip_norm)])[0][0]
-    assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), rtol=1e-10, atol=1e-12)
+    assert_same(Task(DGS(density=1.0), 2, optimizer, clip_norm), Task(Single(), 1, optimizer, clip_norm), 1e-10)
 
 
 @settings(deadline=None)

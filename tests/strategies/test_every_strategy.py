@@ -132,9 +132,13 @@ def one_process(workers: int, optimizer: str, clip_norm: float, epochs: int) -> 
 
 @pytest.mark.with_baselines
 def test_it_takes_the_same_steps_as_one_process(synchronous: Kind, n_gpus: int) -> None:
-    tasks = [Task(exact(synchronous), n_gpus, *case, epochs=2) for case in CASES]
+    assert_steps_of_one_process(exact(synchronous), n_gpus, epochs=2)
+
+
+def assert_steps_of_one_process(strategy: Strategy, n_gpus: int, epochs: int) -> None:
+    tasks = [Task(strategy, n_gpus, *case, epochs=epochs) for case in CASES]
     roles = tasks[0].roles
-    ranks = start(synchronous, trajectories, len(roles), tasks)
+    ranks = start(type(strategy), trajectories, len(roles), tasks)
     for case, task in enumerate(tasks):
         where = f"{task.optimizer}, clip_norm {task.clip_norm}"
         expected = torch.stack(one_process(task.plan.workers, task.optimizer, task.clip_norm, task.epochs))
@@ -159,11 +163,7 @@ def weighted(transport: Transport, task: Task, dtypes: list[str], parts: list[in
         model = nn.Linear(3, 3).to(getattr(torch, dtype))
         rank = Rank(transport, task, model)
         rank.replica.x.zero_()
-        if rank.is_server:
-            rank.strategy.serve()
-        else:
-            rank.constant_step(1.0 + rank.worker, parts[rank.worker])
-        rank.strategy.finish()
+        rank.constant_epoch(1.0 + rank.worker, parts[max(rank.worker, 0)])
         found.append((-rank.replica.x).tolist())
         rank.close()
     return found
@@ -193,13 +193,9 @@ def _after_finish(transport: Transport, task: Task, buffers: bool) -> dict[str, 
     """Two epochs of the loop in `Strategy`'s docstring; each worker has BatchNorm statistics of its own."""
     rank = Rank(transport, task, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) if buffers else nn.Linear(2, 2))
     for _ in range(2):
-        if rank.is_server:
-            rank.strategy.serve()
-        else:
+        if not rank.is_server:
             rank.replica.b.fill_(float(transport.rank))
-            for _ in range(3):
-                rank.constant_step(1.0 + rank.worker, 1)
-        rank.strategy.finish()
+        rank.constant_epoch(1.0 + rank.worker, 1, steps=3)
     found = {"b": rank.replica.b.tolist(), "x": rank.x().tolist(), "model": rank.strategy.model().tolist()}
     rank.close()
     return found

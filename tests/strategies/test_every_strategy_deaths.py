@@ -42,7 +42,7 @@ def given_by_the_dead(strategy: Strategy) -> int:
 
 @EXHAUSTIVE
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
-    """With all its options, where they let workers die, in `test_every_strategy_virtual.py`."""
+    """With all its options, where they let workers die, in `test_every_strategy_runs.py`."""
     roles_of(survivor)
     for number, strategy in enumerate(variants(survivor, 4) if exhaustive else [survivor()]):
         facts = made(tmp_path, f"{number}", strategy, real=True, **MORTAL)

@@ -1,7 +1,6 @@
-"""Every strategy, by being in the table: whole runs that learn, can be repeated, replayed and resumed.
+"""Every strategy, by being in the table: whole runs that learn, are replayed and resumed, and are those of processes.
 
-In virtual time, but for those that need processes; that a determined strategy ends with the same bits in both is tested
-in `test_every_strategy_virtual.py`.
+In virtual time, but for those that need processes: a determined strategy ends with the same bits in both.
 """
 
 import dataclasses
@@ -14,12 +13,14 @@ import pytest
 from checkpoints import files
 from checkpoints.folder import listed
 from records.errors import UsageError
+from records.files import load_events, load_table
 from strategies import AsyncParamServer, RingAllReduce, Strategy
 from strategies.common.builtin import Builtin
 from tests.strategies.loops import (
     EXHAUSTIVE,
     Task,
     determined_variants,
+    exact,
     fit,
     is_virtual,
     some,
@@ -28,6 +29,7 @@ from tests.strategies.loops import (
 )
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
+from virtual_time.launcher import Death
 
 Kind = type[Strategy]
 FIRST = {name: getattr(Options(), name) for name in ("dataset", "model", "epochs", "batch_size")}
@@ -41,14 +43,6 @@ def test_a_first_run_learns(kind: Kind, tmp_path: Path, exhaustive: bool) -> Non
     assert by_chance or facts["test_accuracy"] >= (0.9 if kind.traits.agree else 0.8)
     assert facts["replicas_identical"] or not kind.traits.agree
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
-
-
-@pytest.mark.with_baselines
-def test_the_same_run_twice_is_bit_identical(determined: Kind, tmp_path: Path) -> None:
-    """Of those that run in virtual time, `test_every_strategy_virtual.py` compares two runs."""
-    if not is_virtual(determined):
-        first, second = (made(tmp_path, name, determined(), **BATCH_NORM)["parameter_hash"] for name in "ab")
-        assert first == second
 
 
 # Replay
@@ -145,3 +139,77 @@ def test_a_run_is_not_resumed_to_less_than_it_has(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--epochs 1: .* is of epoch 3"):
         made(tmp_path, "short", RingAllReduce(), n_gpus=2, epochs=1, resume=str(last))
     assert not list(tmp_path.glob("short*"))
+
+
+# In virtual time
+
+
+def simulated(folder: Path, strategy: Strategy, n_gpus: int, name: str = "virtual", **changes: Any) -> dict[str, Any]:
+    """Make a small run with dropout and a straggler in virtual time; return its metadata."""
+    given = BATCH_NORM | {"lr": Options().lr, "jitter": 0.3, "slow": (f"{n_gpus - 1}:2",)}
+    return made(folder, name, strategy, n_gpus=n_gpus, **given | changes)
+
+
+@EXHAUSTIVE
+def test_it_ends_with_the_same_bits_as_in_processes(determined: Kind, tmp_path: Path, exhaustive: bool) -> None:
+    """Stragglers and jitter in virtual time, none in processes: they change no number."""
+    n_gpus = with_workers(determined, 3)
+    for number, strategy in enumerate(determined_variants(determined, n_gpus) if exhaustive else [exact(determined)]):
+        folder = tmp_path / str(number)
+        virtual = simulated(folder, strategy, n_gpus)
+        real = made(folder, "real", strategy, real=True, n_gpus=n_gpus, lr=Options().lr, **BATCH_NORM)
+        other_seed = simulated(folder, strategy, n_gpus, "other", seed=1)
+        assert virtual["parameter_hash"] == real["parameter_hash"] != other_seed["parameter_hash"], strategy
+        assert virtual["bytes_sent"] == real["bytes_sent"], strategy
+        for column in ("messages_sent", "bytes_received", "test_accuracy", "train_loss", "step", "samples"):
+            tables = [load_table(folder / f"{name}.csv")[column] for name in ("virtual", "real")]
+            assert tables[0].equals(tables[1]), (strategy, column)
+
+
+@EXHAUSTIVE
+def test_it_is_the_same_every_time(asynchronous: Kind, tmp_path: Path, exhaustive: bool) -> None:
+    n_gpus = with_workers(asynchronous, 3)
+    strategies = some(variants(asynchronous, n_gpus), exhaustive) if is_virtual(asynchronous) else []
+    for number, strategy in enumerate(strategies):
+        folder = tmp_path / str(number)
+        first, second = (simulated(folder, strategy, n_gpus, name) for name in ("first", "second"))
+        assert first["parameter_hash"] == second["parameter_hash"]
+        assert first["seconds"] == second["seconds"]
+        tables = [load_events(folder / f"{name}.events.csv.gz") for name in ("first", "second")]
+        assert tables[0].equals(tables[1]), "every event, to the nanosecond"
+        if number == 0:
+            faster = simulated(folder, strategy, n_gpus, "other", slow=())
+            assert faster["parameter_hash"]["0"] != first["parameter_hash"]["0"], "the order of messages decides"
+
+
+def test_its_clocks_show_who_waits_for_a_slow_rank(kind: Kind, tmp_path: Path) -> None:
+    n_gpus = with_workers(kind, 3)
+    if kind.traits.ranks[1] == 1 or not is_virtual(kind):
+        return
+    facts = simulated(tmp_path, kind(), n_gpus, jitter=0.0, slow=(f"{n_gpus - 1}:10",))
+    table = load_table(tmp_path / "virtual.csv")
+    workers = table[table["role"] == "worker"].groupby("rank")[["wait_s", "forward_s"]].sum()
+    if kind is not FullySharded:  # whose forward pass waits
+        assert workers["forward_s"].iloc[-1] > 2 * workers["forward_s"].iloc[0] or kind.traits.asynchronous
+    assert facts["transport"] == "simulated"
+    assert "virtual time" in facts["remark"]
+    if not (kind.traits.asynchronous or kind.traits.workers_may_die or kind.name == "none"):
+        assert workers["wait_s"].iloc[0] > 5 * workers["wait_s"].iloc[-1], "all wait for the slow one"
+
+
+@EXHAUSTIVE
+def test_its_workers_may_die_and_return_at_a_given_time(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
+    n_gpus = with_workers(survivor, 3)
+    rank = n_gpus - 1
+    deaths = (Death(rank, 0.02), Death(rank, 0.02, 0.03) if survivor.traits.workers_may_return else Death(rank, 0.01))
+    strategies = some(variants(survivor, n_gpus), exhaustive) if is_virtual(survivor) else []
+    for number, strategy in enumerate(strategies):
+        death = deaths[number % 2]
+        first, *again = (
+            made(tmp_path, f"{number} {name}", strategy, deaths=[death], n_gpus=n_gpus)
+            for name in ("ab" if number < 2 else "a")
+        )
+        assert [(one["rank"], one["returned"]) for one in first["deaths"]] == [(rank, death.returns is not None)]
+        for second in again:
+            assert first["deaths"] == second["deaths"]
+            assert first["parameter_hash"] == second["parameter_hash"]

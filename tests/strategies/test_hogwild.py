@@ -11,7 +11,7 @@ from torch import nn
 from checkpoints.folder import listed
 from strategies import Hogwild, Single
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import N_SAMPLES, Rank, Task
+from tests.strategies.loops import N_SAMPLES, Rank, Task, on_ranks
 from tests.strategies.runs import BATCH_NORM, made
 from transports.base import Transport
 
@@ -48,9 +48,8 @@ def test_a_resumed_epoch_in_which_rank_0_takes_no_step_keeps_its_number_of_steps
 # Counts
 
 
-def counted(transport: Transport) -> tuple[list[int], list[list[int]], float, float]:
+def counted(rank: Rank) -> tuple[list[int], list[list[int]], float, float]:
     """The numbers of the steps that this rank takes in two epochs, and at their end what is counted."""
-    rank = Rank(transport, Task(Hogwild(), 3, "plain"))
     strategy, steps = rank.strategy, list[int]()
     assert isinstance(strategy, Hogwild)
     for number in (1, 2):
@@ -59,12 +58,11 @@ def counted(transport: Transport) -> tuple[list[int], list[list[int]], float, fl
             steps.append(i)
             rank.take(i)
         strategy.finish()
-    rank.close()
     return steps, strategy.counts.tolist(), strategy.descent.samples, strategy.descent.processed
 
 
 def test_no_count_is_lost_and_together_they_have_the_samples() -> None:
-    ranks = launch(counted, 3, timeout=LIMIT)
+    ranks = on_ranks(Task(Hogwild(), 3, "plain"), counted)
     _, (samples, updates), *progress = ranks[0]
     assert progress == [sum(samples)] * 2
     for (steps, *_), own in zip(ranks, updates, strict=True):
@@ -97,10 +95,9 @@ def test_the_schedule_counts_the_samples_of_all_ranks() -> None:
 # Lost updates
 
 
-def colliding(transport: Transport) -> float | None:
+def colliding(rank: Rank) -> float | None:
     """Rank 0 writes an update of 1 between the reading and the writing of rank 1, whose update is 2."""
-    rank = Rank(transport, Task(Hogwild(count_lost=True), 2, "unit"), zeros())
-    strategy = rank.strategy
+    strategy, transport = rank.strategy, rank.transport
     assert isinstance(strategy, Hogwild)
     assert strategy.lost is not None
     lost = strategy.lost
@@ -120,9 +117,8 @@ def colliding(transport: Transport) -> float | None:
         rank.constant_step(1.0, 1)
         transport.barrier()
     strategy.finish()
-    rank.close()
-    return strategy.transport.recorder.meters.get("lost_updates")
+    return transport.recorder.meters.get("lost_updates")
 
 
 def test_an_update_that_another_overwrites_is_counted_as_lost() -> None:
-    assert launch(colliding, 2, timeout=LIMIT) == [1 / 3, None]
+    assert on_ranks(Task(Hogwild(count_lost=True), 2, "unit"), colliding, zeros) == [1 / 3, None]

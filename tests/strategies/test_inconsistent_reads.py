@@ -5,10 +5,8 @@ from typing import Any
 
 from records.files import load_events
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from tests.ranks import LIMIT, launch
-from tests.strategies.loops import Rank, Task
+from tests.strategies.loops import Rank, Task, on_ranks
 from tests.strategies.runs import applied, made
-from transports.base import Transport
 
 
 def test_a_read_has_the_versions_at_its_start_and_end(tmp_path: Path) -> None:
@@ -25,9 +23,8 @@ def test_a_read_has_the_versions_at_its_start_and_end(tmp_path: Path) -> None:
         assert gradients[1:] == own["version_read"].tolist()[: len(gradients) - 1]
 
 
-def written(transport: Transport) -> list[tuple[int, int]]:
+def written(rank: Rank) -> list[tuple[int, int]]:
     """How many updates have begun and have ended, amid each."""
-    rank = Rank(transport, Task(InconsistentReads(), 3))
     strategy, seen = rank.strategy, list[tuple[int, int]]()
     assert isinstance(strategy, InconsistentReads)
     step = strategy.descent.step
@@ -39,12 +36,11 @@ def written(transport: Transport) -> list[tuple[int, int]]:
     strategy.descent.step = spied  # type: ignore[method-assign]
     rank.epoch(1)
     seen.append((int(strategy.begun), int(strategy.ended)))
-    rank.close()
     return seen
 
 
 def test_an_update_has_begun_and_not_ended_while_x_is_written() -> None:
-    seen, *_ = launch(written, 3, timeout=LIMIT)
+    seen, *_ = on_ranks(Task(InconsistentReads(), 3), written)
     n = len(seen) - 1
     assert n >= 8
     assert seen == [*((i + 1, i) for i in range(n)), (n, n)]

@@ -1,30 +1,14 @@
 """Local SGD: its rounds are those of a plain program, and at its ends it is the ring, FedAvg and DiLoCo."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from strategies import LocalSGD, RingAllReduce, Strategy
-from tests.ranks import run
-from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, trajectories
-from transports.base import Transport
+from strategies import LocalSGD, NoCommunication, RingAllReduce, Strategy
+from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, on_ranks, start, trajectories
 
 N = 3
-
-
-def taken(strategy: Strategy) -> torch.Tensor:
-    """The parameters of all ranks after every step [rank, step, n]."""
-    task = Task(strategy, N, "plain", epochs=3)
-    return torch.tensor([rank[0] for rank in run("simulated", trajectories, N, [task])], dtype=torch.float64)
-
-
-def test_with_one_local_step_and_plain_sgd_it_is_the_ring() -> None:
-    found, ring = taken(LocalSGD(local_steps=1)), taken(RingAllReduce())
-    torch.testing.assert_close(found, ring, rtol=1e-10, atol=1e-12)
-
-
-def test_an_outer_step_of_rate_1_without_momentum_is_averaging() -> None:
-    outer = LocalSGD(local_steps=3, outer_optimizer="nesterov", outer_lr=1.0, outer_momentum=0.0)
-    torch.testing.assert_close(taken(outer), taken(LocalSGD(local_steps=3)), rtol=1e-12, atol=1e-12)
 
 
 def rounds_of_a_plain_program(H: int, lr: float, momentum: float, epochs: int) -> torch.Tensor:
@@ -55,25 +39,36 @@ def gradient(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize(("H", "lr", "momentum"), [(1, 0.7, 0.9), (5, 0.5, 0.5)])
-def test_its_rounds_are_those_of_a_plain_program(H: int, lr: float, momentum: float) -> None:
-    strategy = LocalSGD(local_steps=H, outer_optimizer="nesterov", outer_lr=lr, outer_momentum=momentum)
+NESTEROV: dict[str, Any] = {"outer_optimizer": "nesterov"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "H", "lr", "momentum"),
+    [
+        (LocalSGD(local_steps=1), 1, 1.0, 0.0),
+        (RingAllReduce(), 1, 1.0, 0.0),
+        (LocalSGD(local_steps=3), 3, 1.0, 0.0),
+        (LocalSGD(local_steps=3, outer_lr=1.0, outer_momentum=0.0, **NESTEROV), 3, 1.0, 0.0),
+        (LocalSGD(local_steps=1, **NESTEROV), 1, 0.7, 0.9),
+        (LocalSGD(local_steps=5, outer_lr=0.5, outer_momentum=0.5, **NESTEROV), 5, 0.5, 0.5),
+        (NoCommunication(), 1000, 1.0, 0.0),
+    ],
+)
+def test_its_rounds_are_those_of_a_plain_program(strategy: Strategy, H: int, lr: float, momentum: float) -> None:
+    """With one local step and plain SGD it is the ring; with an outer step of rate 1 without momentum averaging."""
+    found = [rank[0] for rank in start(type(strategy), trajectories, N, [Task(strategy, N, "plain", epochs=3)])]
     expected = rounds_of_a_plain_program(H, lr, momentum, epochs=3)
-    torch.testing.assert_close(taken(strategy), expected, rtol=1e-9, atol=1e-11)
-
-
-def in_the_middle(transport: Transport, steps: int, H: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """This rank's x after so many steps, the model, and what was measured."""
-    rank = Rank(transport, Task(LocalSGD(local_steps=H), N, "plain"))
-    for i in range(steps):
-        rank.take(i)
-    rank.stop()
-    return rank.x(), rank.strategy.model().clone(), dict(rank.transport.recorder.meters)
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("steps", [4, 5, 7])
 def test_the_model_is_the_mean_of_the_replicas_also_in_a_round(steps: int) -> None:
-    found = run("simulated", in_the_middle, N, steps, 4)
+    def in_the_middle(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
+        for i in range(steps):
+            rank.take(i)
+        return rank.x(), rank.strategy.model().clone(), dict(rank.transport.recorder.meters)
+
+    found = on_ranks(Task(LocalSGD(local_steps=4), N, "plain"), in_the_middle)
     own = torch.stack([x for x, _, _ in found])
     for _, model, _ in found:
         torch.testing.assert_close(model, own.mean(0), rtol=1e-12, atol=1e-14)

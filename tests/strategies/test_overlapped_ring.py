@@ -10,7 +10,7 @@ from records.files import load_table
 from strategies import OverlappedRing, RingAllReduce, Strategy
 from tests.ranks import run
 from tests.runs import small
-from tests.strategies.loops import Rank, Task, trajectories
+from tests.strategies.loops import Rank, Task, assert_same, on_ranks
 from training import run as train
 from transports.base import Transport
 from virtual_time.cluster import Compute
@@ -25,9 +25,7 @@ TINY = 1e-4  # MB: 104 bytes, 13 elements of float64; the model has 66
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("bucket_mb", [TINY, 3e-4, 1.0])
 def test_however_g_is_cut_it_takes_the_steps_of_the_ring(bucket_mb: float, optimizer: str) -> None:
-    tasks = [Task(strategy, N, optimizer) for strategy in (OverlappedRing(bucket_mb=bucket_mb), RingAllReduce())]
-    for overlapped, ring in run("simulated", trajectories, N, tasks):
-        torch.testing.assert_close(torch.tensor(overlapped), torch.tensor(ring), rtol=1e-10, atol=1e-12)
+    assert_same(Task(OverlappedRing(bucket_mb=bucket_mb), N, optimizer), Task(RingAllReduce(), N, optimizer), 1e-10)
 
 
 # What is on its way when
@@ -77,21 +75,20 @@ def test_without_notice_all_is_sent_after_it() -> None:
 
 
 def test_gradients_that_never_come_hold_up_nothing() -> None:
-    ranks = run("simulated", with_an_idle_layer, N)
-    assert all(x == ranks[0] for x in ranks)
-
-
-def with_an_idle_layer(transport: Transport) -> list[float]:
     """A step in which rank 1 alone uses the second layer."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    rank = Rank(transport, Task(OverlappedRing(bucket_mb=8e-5), N, "plain"), model)
-    rank.strategy.begin_step(1)
-    x = model[0](torch.ones(1, 4))
-    model[2](model[1](x) if transport.rank == 1 else x).sum().backward()
-    rank.strategy.step(1)
-    rank.stop()
-    return rank.x().tolist()
+
+    def step(rank: Rank) -> list[float]:
+        model = rank.replica.model
+        assert isinstance(model, nn.Sequential)
+        rank.strategy.begin_step(1)
+        x = model[0](torch.ones(1, 4))
+        model[2](model[1](x) if rank.transport.rank == 1 else x).sum().backward()
+        rank.strategy.step(1)
+        return rank.x().tolist()
+
+    task = Task(OverlappedRing(bucket_mb=8e-5), N, "plain")
+    ranks = on_ranks(task, step, lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))))
+    assert all(x == ranks[0] for x in ranks)
 
 
 # In virtual time

@@ -11,13 +11,12 @@ from torch import nn
 from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies import ParamServer, ShardedParamServer, Strategy
-from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
-from tests.strategies.loops import N_STEPS, Rank, Task, trajectories
-from tests.strategies.test_every_strategy import CASES, one_process
-from tests.strategies.test_every_strategy_virtual import simulated
+from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
+from tests.strategies.test_every_strategy import assert_steps_of_one_process
+from tests.strategies.test_every_strategy_runs import simulated
+from tests.strategies.test_param_server import messages as messages_of
 from training import Options
-from transports.base import Transport
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
 
@@ -27,41 +26,26 @@ from virtual_time.dry_run import dry_run
 @pytest.mark.parametrize(("servers", "workers"), [(2, 1), (3, 4), pytest.param(70, 2, marks=pytest.mark.exhaustive)])
 def test_they_take_the_steps_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
-    n_gpus = servers + workers
-    tasks = [Task(ShardedParamServer(servers=servers), n_gpus, *case, epochs=1) for case in CASES]
-    ranks = virtual_time(n_gpus).launch(trajectories, n_gpus, tasks)
-    for case, task in enumerate(tasks):
-        of_workers = [rank[case] for rank in ranks[servers:]]
-        assert all(seen == of_workers[0] for seen in of_workers), "bit-identical after every step"
-        for server in ranks[:servers]:
-            assert server[case] == of_workers[0][N_STEPS - 1 :: N_STEPS], "each has the whole x when an epoch ends"
-        x = torch.tensor(of_workers[0], dtype=torch.float64)
-        expected = torch.stack(one_process(workers, task.optimizer, task.clip_norm, task.epochs))
-        torch.testing.assert_close(x, expected, rtol=1e-10, atol=1e-12)
+    assert_steps_of_one_process(ShardedParamServer(servers=servers), servers + workers, epochs=1)
 
 
-def with_buffers(
-    transport: Transport, strategy: Strategy, steps: list[int]
-) -> tuple[list[float], list[float], list[int]]:
+def with_buffers(rank: Rank) -> tuple[list[float], list[float], list[int]]:
     """An epoch in which workers take different numbers of steps; each has statistics of its own."""
-    rank = Rank(transport, Task(strategy, transport.world_size, "unit"),
-                nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))  # fmt: skip
-    if rank.is_server:
-        rank.strategy.serve()
-    else:
+    if not rank.is_server:
         rank.replica.b.fill_(float(rank.worker))
         rank.replica.counts = torch.tensor([10 * rank.worker])
-        for _ in range(steps[rank.worker]):
-            rank.constant_step(1.0 + rank.worker, 1)
-    rank.strategy.finish()
+    rank.constant_epoch(1.0 + rank.worker, 1, [1, 3, 2][rank.worker])
     assert torch.equal(rank.strategy.model(), rank.replica.x)
     return rank.x().tolist(), rank.replica.b.tolist(), rank.replica.counts.tolist()
 
 
 def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_fewer_steps() -> None:
-    steps = [1, 3, 2]
-    (x, b, counts), *others = virtual_time(4).launch(with_buffers, 4, ParamServer(), steps)
-    for rank, found in enumerate(virtual_time(6).launch(with_buffers, 6, ShardedParamServer(servers=3), steps)):
+    one, several = (
+        on_ranks(Task(strategy, n, "unit"), with_buffers, lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+        for strategy, n in ((ParamServer(), 4), (ShardedParamServer(servers=3), 6))
+    )
+    (x, b, counts), *others = one
+    for rank, found in enumerate(several):
         assert found[:2] == (x, b)
         assert found[2] == (counts if rank < 3 else others[rank - 3][2])
     assert (b, counts) == ([1.0] * 4, [20])
@@ -70,17 +54,15 @@ def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_few
 # Who sends what to whom
 
 
-def sent(transport: Transport, task: Task) -> list[tuple[int, str, int]]:
-    rank = Rank(transport, task)
-    transport.recorder.epoch = 1
-    rank.epoch(1)
-    events = transport.recorder.frame().query("epoch == 1 and op == 'send'")
-    return list(events[["peer", "tag", "bytes"]].itertuples(index=False, name=None))
+def sent(strategy: Strategy, n: int, clip_norm: float = 0.0) -> list[list[tuple[int, str, int]]]:
+    """What each rank sends in an epoch."""
+    ranks = on_ranks(Task(strategy, n, clip_norm=clip_norm), messages_of, record=True)
+    return [[tuple(rest) for op, *rest in of_rank if op == "send"] for of_rank in ranks]
 
 
 def test_each_slice_goes_to_its_server_and_comes_from_it() -> None:
     slices = [8 * length for length in (17, 17, 16, 16)]
-    ranks = virtual_time(6).launch(sent, 6, Task(ShardedParamServer(servers=4), 6), record=True)
+    ranks = sent(ShardedParamServer(servers=4), 6)
     for i, messages in enumerate(ranks[:4]):
         step = [(k, "parameters", slices[i]) for k in (4, 5)]
         assert messages[: len(step) * N_STEPS] == step * N_STEPS
@@ -91,7 +73,7 @@ def test_each_slice_goes_to_its_server_and_comes_from_it() -> None:
 
 
 def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
-    ranks = virtual_time(5).launch(sent, 5, Task(ShardedParamServer(servers=3), 5, clip_norm=0.05), record=True)
+    ranks = sent(ShardedParamServer(servers=3), 5, clip_norm=0.05)
     for i, messages in enumerate(ranks):
         numbers = [(peer, nbytes) for peer, tag, nbytes in messages if tag == "to everyone"]
         others = [(i + 1) % 3, (i + 2) % 3]

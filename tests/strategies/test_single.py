@@ -10,14 +10,8 @@ from tests.strategies.runs import made
 
 
 def saved(tmp_path: Path, strategy: Strategy, **changes: Any) -> dict[str, torch.Tensor]:
-    made(
-        tmp_path,
-        f"run {len(list(tmp_path.glob('*.json')))}",
-        strategy,
-        save=str(tmp_path / "model.pt"),
-        dtype="float64",
-        **changes,
-    )
+    name = f"run {len(list(tmp_path.glob('*.json')))}"
+    made(tmp_path, name, strategy, save=str(tmp_path / "model.pt"), dtype="float64", **changes)
     return torch.load(tmp_path / "model.pt", weights_only=True)
 
 

@@ -1,4 +1,4 @@
-"""The workers of a server: what the dead have sent, where a worker begins, who has left."""
+"""The workers of a server: what the dead have sent, who has left, how stale a push is by the versions of others."""
 
 import os
 import signal
@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from records.errors import RunFailed
-from strategies import STRATEGIES, AsyncParamServer, Replica
+from strategies import STRATEGIES, AsyncParamServer, Downpour, ElasticAveraging, Replica
+from strategies.asynchronous_server.push_fetch import PushFetch
 from strategies.common.descent import Descent
 from strategies.common.served import Served
 from strategies.common.workers import SERVER, Workers
 from tests.ranks import LIMIT, launch, wait_until
 from tests.strategies.loops import OPTIMIZERS
-from tests.strategies.scripted import Act, PushingWorkers, Scripted, start
+from tests.strategies.scripted import Act, PushingWorkers, Scripted, epochs, staleness, start
 from transports.base import Transport
 from transports.messages import WaitTimeout
 
@@ -77,3 +80,42 @@ def test_a_server_that_waits_for_those_who_are_there_names_no_other() -> None:
     transport.computing.clear()
     with pytest.raises(WaitTimeout):
         server.serve()
+
+
+# The staleness of a push, scripted
+
+
+def served(kind: type[PushFetch], workers: int, acts: list[Act]) -> PushingWorkers:
+    """Serve one epoch of what the script pushes."""
+    server, transport = kind(), PushingWorkers(workers, acts)
+    start(server, transport)
+    list(epochs(server, transport, max(1, sum(what == "push" for what, _ in acts))))
+    return transport
+
+
+KINDS: list[type[PushFetch]] = [Downpour, ElasticAveraging]
+ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40).map(
+    lambda acts: [*acts, ("push", 1)]
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(KINDS), ACTS)
+def test_staleness_is_a_count_of_others_pushes(kind: type[PushFetch], acts: list[Act]) -> None:
+    missed = dict.fromkeys((1, 2, 3), 0)
+    expected: list[tuple[int, int]] = []
+    n_pushes = sum(what == "push" for what, _ in acts)
+    for what, k in acts:
+        if len(expected) == n_pushes:
+            break  # the epoch has its samples: no fetch is answered
+        if what == "fetch":
+            missed[k] = 0
+            continue
+        expected.append((k, missed[k]))
+        missed = {j: count + (j != k) for j, count in missed.items()}
+    assert staleness(served(kind, 3, acts)) == expected
+
+
+def test_a_returned_worker_begins_with_what_it_was_welcomed_with() -> None:
+    acts: list[Act] = [("push", 1), ("push", 2), ("die", 1), ("return", 1), ("push", 1), ("push", 2), ("push", 1)]
+    assert staleness(served(Downpour, 2, acts)) == [(1, 0), (2, 1), (1, 0), (2, 2), (1, 1)]

@@ -108,7 +108,7 @@ BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 3
     "strategy", ["ring_all_reduce", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
 )
 def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
-    """In processes; of every strategy in virtual time in `test_every_strategy_virtual.py`."""
+    """In processes; of every strategy in virtual time in `test_every_strategy_runs.py`."""
     one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
     even = made(tmp_path, one, "even", **same)
     last = len(even["roles"]) - 1

@@ -14,7 +14,7 @@ from checkpoints import files
 from checkpoints.folder import listed
 from records.errors import UsageError
 from records.files import load_events, load_table
-from strategies import AsyncParamServer, RingAllReduce, Strategy
+from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
 from strategies.common.builtin import Builtin
 from tests.strategies.loops import (
     EXHAUSTIVE,

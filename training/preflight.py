@@ -136,6 +136,8 @@ def _check_resume(options: Options, path: str, n_parameters: int) -> None:
     with naming("--resume"):
         run = checkpoint_files.load_run(checkpoint)
         made_with = check_recorded(run["options"], checkpoint / "run.json", type(options.strategy), type(options.codec))
+    if options.strategy.traits.reshards and made_with.get("global_batch_size") is not None:
+        made_with["n_gpus"] = options.n_gpus  # the batches are the same
     for option, name, value in options.all_fields():
         if MAY_CHANGE not in option.metadata and made_with.get(name, option.default) != value:
             raise UsageError(

@@ -94,7 +94,11 @@ class Saved:
         path, transport = self._resume, self._transport
         if not path or transport.rejoined or transport.rank not in self._ranks:
             return None
-        state = files.load_rank(latest(path), transport.rank)
+        checkpoint = latest(path)
+        before = files.load_run(checkpoint)["n_ranks"]
+        if before != transport.world_size and self._strategy.traits.reshards:
+            return self._load_all([files.load_rank(checkpoint, rank) for rank in range(before)])
+        state = files.load_rank(checkpoint, transport.rank)
         position, samples = state["position"], state["position"]["samples"]
         step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
         self.position = Position(step, step, loss_sum, n, samples, samples)
@@ -103,6 +107,20 @@ class Saved:
         self._precision.scaler.load_state_dict(state.get("precision", {}))  # there was none before --amp
         found: dict[str, Any] = state["strategy"]
         return found
+
+    def _load_all(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Likewise, from a run with another number of ranks: rank 0 takes over what all have counted."""
+        transport, positions = self._transport, [state["position"] for state in ranks]
+        counted = {key: sum(one[key] for one in positions) for key in ("loss_sum", "n", "samples")}
+        if transport.rank:
+            counted = dict.fromkeys(counted, 0)
+        step = positions[0]["step"]
+        self.position = Position(step, step, **counted, samples_before=counted["samples"])
+        transport.recorder.epoch = positions[0]["epoch"]
+        state = ranks[transport.rank % len(ranks)]
+        set_random_state(state, transport.device)
+        self._precision.scaler.load_state_dict(state.get("precision", {}))
+        return {"ranks": [one["strategy"] for one in ranks]}
 
 
 @dataclass

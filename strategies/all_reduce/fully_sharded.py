@@ -86,6 +86,9 @@ class FullySharded(ShardedGradients):
 
     def finish(self) -> None:
         """Give every rank the whole model; average the buffers."""
+        if self.prefetch and self.on_the_way_s and self.transport.world_size > 1:
+            self.transport.recorder.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
+        self.on_the_way_s = self.hidden_s = 0.0
         if not self.is_whole:
             self.replica.point_at(self.model())
             self.is_whole = True

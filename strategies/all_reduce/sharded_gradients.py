@@ -12,19 +12,23 @@ sees tensors, such as muon, chunks are cut between these.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
 from strategies.common.base import Strategy
 from strategies.common.blocks import Block
-from strategies.common.traits import Cost, Traffic
+from strategies.common.resharding import resharded
+from strategies.common.traits import Cost, Traffic, Traits
 from transports.base import Work
 
 
 @dataclass(kw_only=True)
 class ShardedGradients(Strategy):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
+
+    traits = Traits(reshards=True)
 
     block_modules: str = ""
     """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
@@ -112,6 +116,14 @@ class ShardedGradients(Strategy):
         self.n = None
         self.begin_pass()
         self.replica.collected = True
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Strategy; `state` may be that of all "ranks" of a run with another number of them."""
+        if "ranks" in state:
+            state = resharded(
+                state["ranks"], self.cut, self.descent, self.own, packed=len(self.descent.parameters) == 1
+            )
+        super().load_state_dict(state)
 
     def norm(self, g: torch.Tensor) -> torch.Tensor:
         """Return the norm of the whole gradient, which the bound `--clip_norm` is for: an all-reduce of one number."""

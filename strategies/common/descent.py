@@ -163,18 +163,18 @@ class Descent:
         if self.is_flat:
             if parts is not None and not packed:
                 parameters = tuple(x[part] for part in parts)
-            self._own: Sequence[int] = range(len(parameters))
+            self.own: Sequence[int] = range(len(parameters))
         else:
             # Without a gradient, the tensors of other parts stay as they are, and have no state.
             starts = [where.start for where in layout.slices]
-            self._own = (
+            self.own = (
                 range(len(starts))
                 if parts is None
                 else [i for part in parts for i, start in enumerate(starts) if part.start <= start < part.stop]
             )
             if packed:
                 nothing = x.new_full((), math.nan)
-                own = dict(zip(self._own, layout.views(x, self._own), strict=True))
+                own = dict(zip(self.own, layout.views(x, self.own), strict=True))
                 parameters = tuple(own.get(i, nothing.expand(shape)) for i, shape in enumerate(layout.shapes))
             elif [tuple(p.shape) for p in parameters] != list(layout.shapes):
                 parameters = tuple(layout.views(x))
@@ -185,7 +185,7 @@ class Descent:
             name = _name_of(self._make, self.optimizer)
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        self._part = sum(self.parameters[i].numel() for i in self._own) / layout.n
+        self._part = sum(self.parameters[i].numel() for i in self.own) / layout.n
 
     def parts(self, n: int, within: slice | None = None) -> list[slice]:
         """Return n parts of x, or of what lies `within` it, that may be updated apart.
@@ -210,10 +210,10 @@ class Descent:
         processed = n_samples if processed is None else processed
         if g is not None:
             if not self.is_flat:
-                gradients = self._layout.views(g, self._own)
+                gradients = self._layout.views(g, self.own)
             else:
-                gradients = [g] if len(self._own) == 1 else list(g.split([p.numel() for p in self.parameters]))
-            for i, gradient in zip(self._own, gradients, strict=True):
+                gradients = [g] if len(self.own) == 1 else list(g.split([p.numel() for p in self.parameters]))
+            for i, gradient in zip(self.own, gradients, strict=True):
                 self.parameters[i].grad = gradient
         self.before_update()
         if self.clip_norm:

@@ -1,9 +1,11 @@
 """ZeRO-2 and ZeRO-3: after every step the bits of a ring for each block, and close to the whole ring's."""
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from records.errors import RunFailed, UsageError
 from strategies import FullySharded, Replica, RingAllReduce, ShardedGradients, Strategy
 from strategies.collectives import ring_all_reduce
 from strategies.common.blocks import blocks_of
+from strategies.common.replica import layout_of
 from tests.ranks import LIMIT, run, virtual_time
+from tests.runs import made
 from tests.strategies.loops import OPTIMIZERS
 from transports.base import Transport
 from workloads.gpt import GPT
@@ -151,8 +156,83 @@ def test_they_are_a_ring_for_each_block(case: dict[str, Any], N: int) -> None:
             assert found == whole
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("sharded", KINDS)
+def test_a_run_with_another_number_of_ranks_continues(tmp_path: Path, sharded: type[Strategy], optimizer: str) -> None:
+    same: dict[str, Any] = {"model": "mlp", "optimizer": optimizer, "dtype": "float64", "global_batch_size": 48}
+
+    def final(name: str, **more: Any) -> dict[str, torch.Tensor]:
+        made(tmp_path, sharded(), name, **same, **more, save=str(tmp_path / f"{name}.pt"))
+        found: dict[str, torch.Tensor] = torch.load(tmp_path / f"{name}.pt")
+        return found
+
+    whole = final("whole", n_gpus=2, checkpoint_every=2, checkpoint_keep=9)
+    for N in (1, 3):
+        resumed = final(f"on {N}", n_gpus=N, resume=str(tmp_path / "whole.checkpoints" / "step-00000002"))
+        for name, tensor in whole.items():
+            torch.testing.assert_close(tensor, resumed[name], rtol=1e-9, atol=1e-11)
+    made(tmp_path, sharded(), "x", n_gpus=2, checkpoint_every=2, model="mlp")
+    with pytest.raises(UsageError, match=r"--n_gpus 3: .* was made with 2"):
+        made(tmp_path, sharded(), "y", n_gpus=3, resume=str(tmp_path / "x.checkpoints"), model="mlp")
+
+
 @pytest.mark.parametrize("sharded", KINDS)
 def test_processes_are_virtual_time(sharded: type[Strategy]) -> None:
     case = Case(sharded(), "irregular", pieces=2)
     found = run("shared_memory", trained, 3, case)
     assert [rank[:STEPS] for rank in found] == [rank[:STEPS] for rank in in_virtual_time(3, case)]
+
+
+# What cannot be done, and what is sent
+
+
+def pass_by(transport: Transport, model: nn.Module, names: str) -> None:
+    strategy = FullySharded(block_modules=names)
+    strategy.start(Replica(model, transport), transport, OPTIMIZERS["plain"])
+    model(torch.zeros(2, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "message"),
+    [
+        (Irregular().double(), "layers,layers.0", "--block_modules layers,layers.0: one lies in another"),
+        (Irregular().double(), "blocks", "--block_modules blocks: the model has no such module; name modules"),
+        (nn.MultiheadAttention(4, 1), "", "--block_modules: the model has no ModuleList or Sequential"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_told(model: nn.Module, names: str, message: str) -> None:
+    with pytest.raises(RunFailed, match=f"^{re.escape(message)}.*$"):
+        virtual_time(1).launch(pass_by, 1, model, names)
+
+
+def test_a_freed_parameter_is_nan_and_an_error_names_it() -> None:
+    with pytest.raises(RunFailed, match=r"linear\(\) reads layers\.0\.weight outside the passes of its block"):
+        virtual_time(1).launch(pass_by, 1, Irregular().double(), "layers")  # which is not called as a whole
+    virtual_time(1).launch(pass_by, 1, model := Irregular().double(), "")
+    with torch._C.DisableTorchFunctionSubclass():
+        assert model.head.weight.isnan().all()
+
+
+def sent(transport: Transport, pieces: int) -> list[int]:
+    """The bytes that this rank sends in each step."""
+    model, found = MODELS["gpt"]().double(), []
+    replica, strategy = Replica(model, transport), FullySharded()
+    strategy.start(replica, transport, OPTIMIZERS["plain"])
+    for step in range(STEPS):
+        before = transport.bytes_sent.total()
+        x, y = batch_of("gpt", step, transport.rank)
+        for piece in range(pieces):
+            if piece == pieces - 1:
+                strategy.begin_step(len(x))
+            replica.backward(F.cross_entropy(model(x).flatten(0, -2), y.flatten()))
+        strategy.step(len(x))
+        found.append(transport.bytes_sent.total() - before)
+    strategy.finish()
+    return found
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_each_piece_gathers_twice_and_all_are_reduced_once(pieces: int) -> None:
+    P = 8 * layout_of(MODELS["gpt"]()).n
+    ranks = virtual_time(3).launch(sent, 3, pieces)
+    assert [sum(step) for step in zip(*ranks, strict=True)] == [(1 + 2 * pieces) * 2 * P] * STEPS

@@ -24,8 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.locks import locked
-
+from records.atomic import locked
 from records.errors import RunFailed, UsageError
 from transports.timing import sleep
 

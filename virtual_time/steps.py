@@ -102,7 +102,7 @@ class HollowReplica(Replica):
             self._told.begin_forward()
             for block in self._blocks:
                 self._told.enter(block)
-                self._leave(block, self._told)
+                self._told.leave(block)
             self._told.end_forward()
 
     def pass_back(self) -> None:

@@ -53,6 +53,7 @@ class FullySharded(ShardedGradients):
         self.used: list[Block] = []  # in this forward pass, in this order, or skipped
         self.skipped: set[int] = set()  # places in this
         self.is_first = True  # forward pass
+        self.saving: saved_tensors_hooks | None = None
         self.lent: list[Work] = []  # after which x may be changed
         self.begun: dict[str, float] = {}  # when blocks under way began to be gathered
         self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
@@ -151,13 +152,24 @@ class FullySharded(ShardedGradients):
         self.shard()
         self.end_backward()
         self.turns, self.used, self.skipped = list(self.order), [], set()
-        self.saving = saved_tensors_hooks(self.save, lambda saved: saved() if callable(saved) else saved)
-        self.saving.__enter__()
 
     def enter(self, block: Block) -> None:
         """Its forward pass begins."""
+        self.stop_saving()  # while others, whose ranks may share the thread, have their turns
         self.wait_turn(block, self.skip_forward)
         self.used.append(block)
+        self.start_saving()
+
+    def start_saving(self) -> None:
+        """From now on autograd keeps what `save` returns."""
+        self.saving = saved_tensors_hooks(self.save, lambda saved: saved() if callable(saved) else saved)
+        self.saving.__enter__()
+
+    def stop_saving(self) -> None:
+        """From now on autograd keeps tensors as they are."""
+        if self.saving:
+            self.saving.__exit__()
+        self.saving = None
 
     def skip_forward(self, block: Block) -> None:
         """It was not used, or not yet."""
@@ -168,11 +180,14 @@ class FullySharded(ShardedGradients):
 
     def leave(self, block: Block) -> None:
         """Its forward pass has ended."""
+        self.stop_saving()
+        self.replica.spend_forward(block)
         self.free(block)
+        self.start_saving()
 
     def end_forward(self) -> None:
         """The forward pass of the model has ended: what it did in which order is the order from now on."""
-        self.saving.__exit__()
+        self.stop_saving()
         while self.turns:
             self.gather(block := self.turns.pop(0))
             self.skip_forward(block)

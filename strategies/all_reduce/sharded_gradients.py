@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from records.errors import RunFailed
 from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
 from strategies.common.base import Strategy
 from strategies.common.blocks import Block
@@ -79,6 +80,11 @@ class ShardedGradients(Strategy):
     def take_gradient(self, i: int) -> None:
         """During the backward pass: the gradient of parameter `i` is complete."""
         block = self.block_of[i]
+        if self.n is not None and block not in self.pending:
+            raise RunFailed(
+                f"a gradient of {self.replica.layout.names[i]} came after its block was summed; make one backward "
+                "pass a step"
+            )
         block.missing.discard(i)
         if not block.missing:
             self.complete(block)

@@ -31,6 +31,9 @@ class OnBlocks(Protocol):
     def end_forward(self) -> None:
         """The forward pass of the model has ended."""
 
+    def stop_saving(self) -> None:
+        """It has ended by an error."""
+
     def enter_backward(self, block: Block) -> None:
         """The backward pass of a block begins."""
 
@@ -110,7 +113,7 @@ class Passes:
         self.is_watched = True
 
         def leave(block: Block, outputs: Any) -> None:
-            self._leave(block, told)
+            told.leave(block)
             tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.requires_grad]
             if tensors:
                 register_multi_grad_hook(tensors, lambda _: self._in_backward(told.enter_backward, block), mode="any")
@@ -124,12 +127,13 @@ class Passes:
         for block in blocks:
             block.module.register_forward_pre_hook(lambda *_, block=block: call(told.enter, block))
             block.module.register_forward_hook(lambda _, __, outputs, block=block: call(leave, block, outputs))
-        self.model.register_forward_hook(lambda *_: call(told.end_forward))
+        end = lambda *of: call(told.stop_saving if of[-1] is None else told.end_forward)  # noqa: E731 - None: an error
+        self.model.register_forward_hook(end, always_call=True)
 
-    def _leave(self, block: Block, told: OnBlocks) -> None:
+    def spend_forward(self, block: Block) -> None:
+        """In virtual time: let the time of a block's forward pass pass."""
         for i in block.tensors:
             self._recorder.spend("forward", i)
-        told.leave(block)
 
     def _in_backward(self, call: Callable[[Any], None], of: Any) -> None:
         """In the backward pass: call it, or have the rank call it."""

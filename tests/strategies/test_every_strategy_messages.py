@@ -11,7 +11,7 @@ import torch
 
 from compression import Layout
 from records.tables import ledger
-from strategies import ParamServer, RingAllReduce, Strategy
+from strategies import ParamServer, RingAllReduce, ShardedGradients, Strategy
 from strategies.common.forms import closed_form
 from strategies.common.traits import NOTHING
 from tests.ranks import ENGINES, LIMIT, launch, run
@@ -53,7 +53,7 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         transport.recorder.epoch = 2
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
-        replica, blocks = rank.replica, len(getattr(rank.strategy, "cut", [0]))
+        replica, blocks = rank.replica, len(rank.strategy.cut) if isinstance(rank.strategy, ShardedGradients) else 1
         found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks))
         transport.recorder.epoch = 0
         rank.close()

@@ -23,8 +23,8 @@ class World:
     """What happens next, and whose turn it is.
 
     The coroutine that makes the world is the hub: it starts the others with `run`, which ends when nothing is left to
-    happen. What a process has of its own, each coroutine has: torch's random state and gradient mode, unless they do
-    not `compute`.
+    happen. What a process has of its own, each coroutine has: torch's random state, gradient mode and autocast, unless
+    they do not `compute`.
     """
 
     def __init__(self, network: Network, compute: bool = True) -> None:
@@ -123,9 +123,13 @@ def _switch(coroutine: greenlet) -> None:
     """Switch to another coroutine; return when this one continues."""
     random, gradients = torch.default_generator.get_state(), torch.is_grad_enabled()
     of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    autocast = [(device, torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")]
     coroutine.switch()
     torch.default_generator.set_state(random)
     if of_gpus:
         torch.cuda.set_rng_state_all(of_gpus)
     if torch.is_grad_enabled() != gradients:
         torch.set_grad_enabled(gradients)
+    for device, enabled in autocast:
+        if torch.is_autocast_enabled(device) != enabled:
+            torch.set_autocast_enabled(device, enabled)

@@ -12,6 +12,8 @@ of the model, and from the second step on that in which the pass before used the
 gathered too, in its turn. With gradients accumulated in k pieces a rank sends (1 + 2k)(N - 1)/N of x. A last block that
 stayed between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike.
 
+An activation checkpoint (torch.utils.checkpoint) of a block needs use_reentrant=False.
+
 Between epochs, when `finish` has ended, every rank has the whole model.
 """
 
@@ -52,10 +54,11 @@ class FullySharded(ShardedGradients):
         self.turns: list[Block] = []  # still to be gathered in this pass, in this order
         self.used: list[Block] = []  # in this forward pass, in this order, or skipped
         self.skipped: set[int] = set()  # places in this
+        self.computed: set[Block] = set()  # that this pass has used
         self.is_first = True  # forward pass
         self.saving: saved_tensors_hooks | None = None
         self.lent: list[Work] = []  # after which x may be changed
-        self.begun: dict[str, float] = {}  # when blocks under way began to be gathered
+        self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
         self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
         self.replica.on_blocks(self.cut, self)
 
@@ -100,14 +103,14 @@ class FullySharded(ShardedGradients):
     def begin_to_gather(self, block: Block) -> None:
         """Send this rank's chunk to all, beginning with the right neighbour."""
         N, r = self.transport.world_size, self.transport.rank
-        self.begun[block.name] = self.transport.now()
+        self.begun[block] = self.transport.now()
         for i in range(1, N):
             self.lent.append(self.transport.isend(self.x[block.place], (r + i) % N, f"gather {block.name}"))
 
     def gathered(self, block: Block) -> torch.Tensor:
         """Return the block's parameters [n], when all chunks have come."""
         transport = self.transport
-        if block.name not in self.begun:
+        if block not in self.begun:
             self.begin_to_gather(block)
         waits = transport.now()
         vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
@@ -115,7 +118,7 @@ class FullySharded(ShardedGradients):
         chunks[self.own].copy_(self.x[block.place])
         for k in transport.peers:
             transport.recv(k, f"gather {block.name}").copy_to(chunks[(k + 1) % transport.world_size])
-        begun = self.begun.pop(block.name)
+        begun = self.begun.pop(block)
         self.hidden_s += waits - begun
         self.on_the_way_s += transport.now() - begun
         return vector
@@ -130,7 +133,7 @@ class FullySharded(ShardedGradients):
         if block.vector is None:
             block.vector = self.gathered(block)
             self.replica.give(block, block.vector)
-        if self.prefetch and self.turns and self.turns[0].name not in self.begun:
+        if self.prefetch and self.turns and self.turns[0] not in self.begun:
             self.begin_to_gather(self.turns[0])
 
     def wait_turn(self, block: Block, skip: Callable[[Block], None]) -> None:
@@ -148,49 +151,55 @@ class FullySharded(ShardedGradients):
         self.n = n_samples
 
     def begin_forward(self) -> None:
-        """A forward pass of the model begins."""
+        """Prepare for a forward pass of the model."""
         self.shard()
         self.end_backward()
         self.turns, self.used, self.skipped = list(self.order), [], set()
+        self.start_saving()
 
     def enter(self, block: Block) -> None:
-        """Its forward pass begins."""
+        """Gather a block for its forward pass; in the backward pass, a checkpoint computes it once more."""
+        if not self.saving:
+            self.enter_backward(block)
+            return
         self.stop_saving()  # while others, whose ranks may share the thread, have their turns
         self.wait_turn(block, self.skip_forward)
         self.used.append(block)
         self.start_saving()
 
     def start_saving(self) -> None:
-        """From now on autograd keeps what `save` returns."""
+        """Have autograd keep what `save` returns."""
         self.saving = saved_tensors_hooks(self.save, lambda saved: saved() if callable(saved) else saved)
         self.saving.__enter__()
 
     def stop_saving(self) -> None:
-        """From now on autograd keeps tensors as they are."""
+        """Have autograd keep tensors as they are."""
         if self.saving:
             self.saving.__exit__()
         self.saving = None
 
     def skip_forward(self, block: Block) -> None:
-        """It was not used, or not yet."""
+        """Note a block that the pass does not use, or not yet, and free it."""
         self.skipped.add(len(self.used))
         self.used.append(block)
-        if block.module is not self.replica.model:
-            self.free(block)
+        self.free(block)
 
     def leave(self, block: Block) -> None:
-        """Its forward pass has ended."""
+        """Free a block after its forward pass."""
+        if not self.saving:
+            return
         self.stop_saving()
         self.replica.spend_forward(block)
         self.free(block)
         self.start_saving()
 
     def end_forward(self) -> None:
-        """The forward pass of the model has ended: what it did in which order is the order from now on."""
+        """Gather the blocks that are left; take over the order in which the pass has used the blocks."""
         self.stop_saving()
         while self.turns:
             self.gather(block := self.turns.pop(0))
             self.skip_forward(block)
+        self.computed = {block for k, block in enumerate(self.used) if k not in self.skipped}
         if self.is_first:  # the order was a guess: what was skipped and then used is in it twice
             self.used = [
                 block for k, block in enumerate(self.used) if k not in self.skipped or self.used.count(block) == 1
@@ -202,22 +211,22 @@ class FullySharded(ShardedGradients):
         self.turns = rest + [block for block in self.pending if block not in rest]
 
     def enter_backward(self, block: Block) -> None:
-        """Its backward pass begins."""
+        """Gather a block for its backward pass."""
         self.wait_turn(block, self.skip_backward)
 
     def skip_backward(self, block: Block) -> None:
-        """No gradient comes of it any more, unless it is the rest."""
-        if block.module is not self.replica.model:
+        """Reduce a block that the pass has not used: no gradient of it will come."""
+        if block not in self.computed:
             block.missing.clear()
             self.complete(block)
 
     def complete(self, block: Block) -> None:
-        """See ShardedGradients; and free the block."""
+        """Free the block, then see ShardedGradients."""
         self.free(block)
         super().complete(block)
 
     def end_backward(self) -> None:
-        """Gather what other ranks may have used, and free all."""
+        """Gather the blocks that are left, which other ranks may have used, and free all."""
         while self.turns:
             self.gather(self.turns.pop(0))
         for block in self.cut:

@@ -14,11 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from records.errors import RunFailed
-from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
-from strategies.common.base import Strategy
+from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.collectives import all_gather, reduce_scatter
 from strategies.common.blocks import Block
 from strategies.common.resharding import resharded
 from strategies.common.traits import Cost, Traffic, Traits
@@ -26,7 +24,7 @@ from transports.base import Work
 
 
 @dataclass(kw_only=True)
-class ShardedGradients(Strategy):
+class ShardedGradients(ShardedRing):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
 
     traits = Traits(reshards=True)
@@ -65,7 +63,7 @@ class ShardedGradients(Strategy):
         self.descent.optimize(self.replica.x, parts=[block.chunks[self.own] for block in self.cut], norm=self.norm)
 
     def begin_pass(self, order: Iterable[Block] | None = None) -> None:
-        """No gradient is complete. Blocks will be reduced in this order, by default from the end; the rest is last."""
+        """Forget which gradients are complete; reduce blocks in this order, by default from the end, the rest last."""
         rest = [block for block in self.cut if block.module is self.replica.model]
         order = reversed(self.cut) if order is None else order
         self.pending = [block for block in order if block not in rest] + rest
@@ -78,7 +76,7 @@ class ShardedGradients(Strategy):
         self.begin_pass()
 
     def take_gradient(self, i: int) -> None:
-        """During the backward pass: the gradient of parameter `i` is complete."""
+        """Note, during the backward pass, that the gradient of parameter `i` is complete."""
         block = self.block_of[i]
         if self.n is not None and block not in self.pending:
             raise RunFailed(
@@ -90,7 +88,7 @@ class ShardedGradients(Strategy):
             self.complete(block)
 
     def complete(self, block: Block) -> None:
-        """All gradients of a block are complete: reduce it, and those that waited for it."""
+        """Reduce a block whose gradients are complete, and those that waited for it; first those it waits for."""
         while self.n is not None and self.pending and not self.pending[0].missing:
             self.reduce(self.pending.pop(0), self.n)
 
@@ -115,7 +113,7 @@ class ShardedGradients(Strategy):
             work.wait()
 
     def reduce_rest(self, n: int) -> None:
-        """Reduce the blocks that the backward pass has not: of all parameters without a gradient it is zero."""
+        """Reduce the blocks that the backward pass has left; a missing gradient counts as zero."""
         self.replica.end_pass()
         for block in self.pending:
             self.reduce(block, n)
@@ -130,13 +128,3 @@ class ShardedGradients(Strategy):
                 state["ranks"], self.cut, self.descent, self.own, packed=len(self.descent.parameters) == 1
             )
         super().load_state_dict(state)
-
-    def norm(self, g: torch.Tensor) -> torch.Tensor:
-        """Return the norm of the whole gradient, which the bound `--clip_norm` is for: an all-reduce of one number."""
-        self.square[0] = g.square().sum()
-        ring_all_reduce(self.square, self.transport)
-        return self.square[0].sqrt()
-
-    def finish(self) -> None:
-        """Average the buffers over the ranks."""
-        average(self.replica.b, self.transport)

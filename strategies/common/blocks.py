@@ -28,7 +28,7 @@ class Block:
 
     @property
     def n(self) -> int:
-        """Its elements."""
+        """The number of its elements."""
         return self.part.stop - self.part.start
 
     def cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
@@ -55,11 +55,13 @@ def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
         for p in module.parameters(recurse=False):
             homes.setdefault(id(p), set()).update(inside or [""])
     of = [min(home) if len(home := homes[id(p)]) == 1 else "" for p in model.parameters() if p.requires_grad]
-    blocks = []
+    blocks: list[Block] = []
     for name, run in groupby(range(len(of)), key=of.__getitem__):
         first, *_, last = [*run] * 2
         part = slice(layout.slices[first].start, layout.slices[last].stop)
-        blocks.append(Block(name or "the rest", modules[name], range(first, last + 1), part))
+        again = sum(block.module is modules[name] for block in blocks)  # in several runs, each of which is a block
+        label = (name or "the rest") + (f", {1 + again}" if again else "")
+        blocks.append(Block(label, modules[name], range(first, last + 1), part))
     return sorted(blocks, key=lambda block: block.module is not model)
 
 
@@ -78,12 +80,13 @@ def _children_of_the_longest_list(modules: Mapping[str, nn.Module]) -> list[str]
 
 
 class Freed(nn.Parameter):
-    """A parameter whose memory is freed: it reads as NaN, and what torch is to do with it raises RunFailed.
+    """A parameter whose memory is freed: its elements are NaN, and torch functions that read them raise RunFailed.
 
-    Only its shape may be asked for, and its data be set.
+    Functions that only ask for the shape, or set the data, do not.
     """
 
     freed_name = ""
+    kind: type[nn.Parameter] = nn.Parameter  # its class while it has memory
     _MAY = frozenset({"__get__", "__set__", "numel", "size", "dim", "stride", "is_floating_point", "untyped_storage"})
 
     @classmethod
@@ -102,14 +105,15 @@ class Freed(nn.Parameter):
 
 
 def free(parameter: nn.Parameter, name: str) -> None:
-    """Free the memory of a parameter, unless something else needs it."""
+    """Free the memory of the parameter `name`, unless something else refers to it."""
     if not isinstance(parameter, Freed):
-        parameter.data = parameter.data.new_full((), float("nan")).expand(parameter.shape)
-    parameter.__class__ = Freed
-    parameter.freed_name = name  # type: ignore[attr-defined]
+        kind, parameter.data = type(parameter), parameter.data.new_full((), float("nan")).expand(parameter.shape)
+        parameter.__class__ = Freed
+        parameter.freed_name, parameter.kind = name, kind  # type: ignore[attr-defined]
 
 
 def give(parameter: nn.Parameter, data: torch.Tensor) -> None:
-    """Give a parameter memory again."""
+    """Point a parameter, freed or not, at `data` of its shape."""
     parameter.data = data
-    parameter.__class__ = nn.Parameter
+    if isinstance(parameter, Freed):
+        parameter.__class__ = parameter.kind  # type: ignore[assignment]

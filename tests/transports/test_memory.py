@@ -1,5 +1,6 @@
 """Memory that ranks share, and who has none."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -81,3 +82,27 @@ def exchange_on_gpu(transport: Transport) -> list[Any]:
 def test_ranks_on_a_gpu_read_each_others_memory_in_place() -> None:
     seen = run("shared_memory", exchange_on_gpu, 2, device="cuda")
     assert seen == [[2000, False, True, "cuda", list(range(10))]] * 2
+
+
+def free_what_a_peer_has_mapped(transport: Transport) -> list[Any]:
+    """Rank 1 keeps its view of what rank 0 frees, and gets the next vector."""
+    seen: list[Any] = []
+    for value in (1.0, 2.0):
+        if transport.rank == 0:
+            own = transport.allocate(MILLION)
+            own.fill_(value)
+            transport.isend(own, 1, "x").wait()
+            transport.free(own)
+            transport.isend(None, 1, "freed")
+        else:
+            with transport.recv(0, "x") as message:
+                view = message.vector
+                seen.append(view[5000].item())
+            transport.recv(0, "freed")
+            seen.append(view[5000].item())
+    return seen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the memory lives as long as the last view of it")
+def test_the_memory_of_a_vector_that_is_freed_is_given_back_though_a_peer_has_mapped_it() -> None:
+    assert run("shared_memory", free_what_a_peer_has_mapped, 2) == [[], [1.0, 0.0, 2.0, 0.0]]

@@ -12,12 +12,13 @@ of the model, and from the second step on that in which the pass before used the
 gathered too, in its turn. With gradients accumulated in k pieces a rank sends (1 + 2k)(N - 1)/N of x. A last block that
 stayed between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike.
 
-An activation checkpoint (torch.utils.checkpoint) of a block needs use_reentrant=False.
+An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing.
 
 Between epochs, when `finish` has ended, every rank has the whole model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,10 +163,19 @@ class FullySharded(ShardedGradients):
         if not self.saving:
             self.enter_backward(block)
             return
-        self.stop_saving()  # while others, whose ranks may share the thread, have their turns
-        self.wait_turn(block, self.skip_forward)
+        with self.not_saving():
+            self.wait_turn(block, self.skip_forward)
         self.used.append(block)
-        self.start_saving()
+
+    @contextmanager
+    def not_saving(self) -> Iterator[None]:
+        """In virtual time, where other ranks of this thread may have their turns: leave to each what autograd keeps."""
+        if self.transport.recorder.time_passes:
+            self.stop_saving()
+            yield
+            self.start_saving()
+        else:
+            yield
 
     def start_saving(self) -> None:
         """Have autograd keep what `save` returns."""
@@ -186,12 +196,10 @@ class FullySharded(ShardedGradients):
 
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
-        if not self.saving:
-            return
-        self.stop_saving()
-        self.replica.spend_forward(block)
-        self.free(block)
-        self.start_saving()
+        if self.saving:  # else a checkpoint has computed it once more
+            with self.not_saving():
+                self.replica.spend_forward(block)
+            self.free(block)
 
     def end_forward(self) -> None:
         """Gather the blocks that are left; take over the order in which the pass has used the blocks."""

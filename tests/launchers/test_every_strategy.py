@@ -19,7 +19,7 @@ from tests.launchers.engines import dask_client, params
 from tests.pools import Pool
 from tests.ranks import LIMIT
 from tests.runs import IN_MEMORY, KINDS, made, small, strategy_of
-from tests.strategies.loops import NEEDS, allows, exact, other_value
+from tests.strategies.kinds import NEEDS, allows, exact, other_value
 from training import run
 
 TRANSPORTS = {"torchrun": "process_group", "mpi": "mpi", "dask": "process_group"}

@@ -13,7 +13,7 @@ from param_server_builtin import BuiltinParamServer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import ADPSGD, STRATEGIES, Strategy
 from tests.selection import chosen_strategy
-from tests.strategies.loops import is_virtual, sizes, with_workers
+from tests.strategies.kinds import is_virtual, sizes, with_workers
 
 Kind = type[Strategy]
 

@@ -9,7 +9,7 @@ import pandas as pd
 from records.files import load_events
 from strategies import Strategy
 from tests.runs import metadata, small
-from tests.strategies.loops import fit, is_virtual
+from tests.strategies.kinds import fit, is_virtual
 from training import run
 from virtual_time.cluster import Compute
 from virtual_time.launcher import Death, VirtualTime

@@ -13,7 +13,8 @@ from strategies.common.forms import closed_form
 from strategies.common.living import PROGRESS
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.gossip import Gossip
-from tests.strategies.loops import Rank, Task, X, Y, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import Rank, Task, X, Y
 from tests.virtual_time.test_dry_run import steps_of
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import AsyncParamServer, Downpour, InconsistentReads, ParamServer, Strategy
-from tests.strategies.loops import Task, assert_same
+from tests.strategies.kinds import assert_same
+from tests.strategies.loops import Task
 from tests.strategies.runs import applied, made
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 

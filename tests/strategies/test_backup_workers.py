@@ -11,7 +11,8 @@ from records.files import load_events
 from records.tables import applied
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.runs import N_TRAIN
-from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from tests.strategies.scripted import Scripted, start
 from transports.messages import WaitTimeout

@@ -19,7 +19,8 @@ from strategies import STRATEGIES, Replica, RingAllReduce, Strategy
 from strategies.common.forms import describe
 from strategies.common.traits import NOTHING, Cost
 from tests.ranks import virtual_time
-from tests.strategies.loops import OPTIMIZERS, fit, start
+from tests.strategies.kinds import fit, start
+from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Scripted
 from transports.base import Transport
 

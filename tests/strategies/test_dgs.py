@@ -12,7 +12,8 @@ from compression.dgs import SAMomentum
 from strategies.asynchronous_server.dgs import DGS
 from strategies.single import Single
 from tests.ranks import virtual_time
-from tests.strategies.loops import N_STEPS, Rank, Task, assert_same
+from tests.strategies.kinds import assert_same
+from tests.strategies.loops import N_STEPS, Rank, Task
 from transports.base import Transport
 from virtual_time.launcher import Death, VirtualTime
 from virtual_time.network import OneSwitch

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from strategies.asynchronous_server.downpour import Downpour
-from tests.strategies.loops import Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import Rank, Task
 
 
 @pytest.mark.parametrize(("n_push", "n_fetch"), [(1, 1), (3, 2), (7, 7), (100, 100), (1, 100), (100, 1)])

@@ -3,7 +3,8 @@
 import pytest
 
 from strategies.asynchronous_server.easgd import ElasticAveraging
-from tests.strategies.loops import Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import Rank, Task
 
 
 def exchanged(strategy: ElasticAveraging, n: int, steps: int) -> list[tuple[float, list[float], list[float]]]:

@@ -28,7 +28,8 @@ from strategies.common.forms import closed_form
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said, small
-from tests.strategies.loops import Task, assert_same, exact, is_virtual, start, trajectories
+from tests.strategies.kinds import assert_same, exact, is_virtual, start
+from tests.strategies.loops import Task, trajectories
 from tests.strategies.runs import made
 from tests.strategies.test_every_strategy_messages import STEPS, counted, learned
 from training import Options, run

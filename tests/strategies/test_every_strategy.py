@@ -20,22 +20,8 @@ from torch import nn
 from strategies import Hogwild, Strategy
 from strategies.common import forms
 from tests.runs import ROOT
-from tests.strategies.loops import (
-    BATCH,
-    N_SAMPLES,
-    N_STEPS,
-    OPTIMIZERS,
-    Rank,
-    Task,
-    X,
-    Y,
-    exact,
-    fit,
-    make_model,
-    sizes,
-    start,
-    trajectories,
-)
+from tests.strategies.kinds import exact, fit, sizes, start
+from tests.strategies.loops import BATCH, N_SAMPLES, N_STEPS, OPTIMIZERS, Rank, Task, X, Y, make_model, trajectories
 from training.evaluation import REPORTER
 from training.names import check_class, strategy_class
 from training.options import Options, names_with_strategy_defaults, option_names

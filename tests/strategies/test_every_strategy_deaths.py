@@ -13,7 +13,8 @@ from records.errors import RunFailed
 from strategies import Strategy
 from tests.ranks import LIMIT, launch, wait_until
 from tests.runs import N_TRAIN, small
-from tests.strategies.loops import EXHAUSTIVE, Rank, Task, accuracy, exact, fit, variants
+from tests.strategies.kinds import EXHAUSTIVE, exact, fit, variants
+from tests.strategies.loops import Rank, Task, accuracy
 from tests.strategies.runs import made
 from training.evaluation import REPORTER
 from transports.base import Transport

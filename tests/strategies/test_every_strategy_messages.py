@@ -15,19 +15,8 @@ from strategies import ParamServer, RingAllReduce, ShardedGradients, Strategy
 from strategies.common.forms import closed_form
 from strategies.common.traits import NOTHING
 from tests.ranks import ENGINES, LIMIT, launch, run
-from tests.strategies.loops import (
-    EXHAUSTIVE,
-    Rank,
-    Task,
-    accuracy,
-    exact,
-    fit,
-    is_virtual,
-    start,
-    trajectories,
-    variants,
-    with_workers,
-)
+from tests.strategies.kinds import EXHAUSTIVE, exact, fit, is_virtual, start, variants, with_workers
+from tests.strategies.loops import Rank, Task, accuracy, trajectories
 from transports.base import Message, Transport, Work
 
 Kind = type[Strategy]

@@ -16,17 +16,8 @@ from records.errors import UsageError
 from records.files import load_events, load_table
 from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
 from strategies.common.builtin import Builtin
-from tests.strategies.loops import (
-    EXHAUSTIVE,
-    Task,
-    determined_variants,
-    exact,
-    fit,
-    is_virtual,
-    some,
-    variants,
-    with_workers,
-)
+from tests.strategies.kinds import EXHAUSTIVE, determined_variants, exact, fit, is_virtual, some, variants, with_workers
+from tests.strategies.loops import Task
 from tests.strategies.runs import BATCH_NORM, made
 from training import Options
 from virtual_time.launcher import Death

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from strategies import ADPSGD, Gossip, Single, Strategy
-from tests.strategies.loops import Rank, Task, assert_same, on_ranks
+from tests.strategies.kinds import assert_same, on_ranks
+from tests.strategies.loops import Rank, Task
 
 
 def mix(

@@ -11,7 +11,8 @@ from torch import nn
 from checkpoints.folder import listed
 from strategies import Hogwild, Single
 from tests.ranks import LIMIT, launch
-from tests.strategies.loops import N_SAMPLES, Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
 from transports.base import Transport
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from records.files import load_events
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from tests.strategies.loops import Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import applied, made
 
 

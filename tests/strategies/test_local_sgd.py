@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from strategies import LocalSGD, NoCommunication, RingAllReduce, Strategy
-from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, on_ranks, start, trajectories
+from tests.strategies.kinds import on_ranks, start
+from tests.strategies.loops import N_STEPS, Rank, Task, X, Y, make_model, trajectories
 
 N = 3
 

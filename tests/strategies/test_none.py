@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from strategies.local_models.none import NoCommunication
-from tests.strategies.loops import Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made
 
 

@@ -10,7 +10,8 @@ from records.files import load_table
 from strategies import OverlappedRing, RingAllReduce, Strategy
 from tests.ranks import run
 from tests.runs import small
-from tests.strategies.loops import Rank, Task, assert_same, on_ranks
+from tests.strategies.kinds import assert_same, on_ranks
+from tests.strategies.loops import Rank, Task
 from training import run as train
 from transports.base import Transport
 from virtual_time.cluster import Compute

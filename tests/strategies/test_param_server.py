@@ -3,7 +3,8 @@
 from typing import Any
 
 from strategies.synchronous_server.param_server import ParamServer
-from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_STEPS, Rank, Task
 
 
 def messages(rank: Rank) -> list[tuple[Any, ...]]:

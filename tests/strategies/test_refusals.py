@@ -8,7 +8,7 @@ import pytest
 
 from records.errors import UsageError
 from strategies import RunSize, Strategy
-from tests.strategies.loops import fit
+from tests.strategies.kinds import fit
 
 INF, NAN = float("inf"), float("nan")
 IN_MEMORY: list[tuple[dict[str, Any], str]] = [

@@ -12,7 +12,8 @@ from records.files import load_events, load_table
 from records.staleness import per_worker
 from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
-from tests.strategies.loops import N_STEPS, Rank, Task, on_ranks
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.test_every_strategy import assert_steps_of_one_process
 from tests.strategies.test_every_strategy_runs import simulated
 from tests.strategies.test_param_server import messages as messages_of

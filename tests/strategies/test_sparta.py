@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from strategies import Gossip, LocalSGD, NoCommunication, Sparta, Strategy
-from tests.strategies.loops import Rank, Task, assert_same, on_ranks
+from tests.strategies.kinds import assert_same, on_ranks
+from tests.strategies.loops import Rank, Task
 
 N = 3
 

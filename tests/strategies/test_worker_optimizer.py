@@ -24,7 +24,8 @@ from strategies import (
 )
 from tests.ranks import virtual_time
 from tests.runs import IN_MEMORY
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, X, Y, accuracy, fit, make_model, start
+from tests.strategies.kinds import fit, start
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, X, Y, accuracy, make_model
 from transports.base import Transport
 from virtual_time.launcher import Death
 

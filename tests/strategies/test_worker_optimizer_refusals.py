@@ -27,7 +27,8 @@ from strategies import (
 )
 from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
-from tests.strategies.loops import OPTIMIZERS, X, Y, fit, make_model
+from tests.strategies.kinds import fit
+from tests.strategies.loops import OPTIMIZERS, X, Y, make_model
 from tests.strategies.scripted import Scripted
 from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
 from transports.base import Transport

@@ -14,7 +14,7 @@ from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
 from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
-from tests.strategies.loops import NEEDS, other_value
+from tests.strategies.kinds import NEEDS, other_value
 from training import Options, command_line
 from training.checks import resolve
 from training.options import PANELS, option_names

@@ -11,7 +11,7 @@ import pytest
 from records.errors import UsageError
 from strategies import STRATEGIES
 from tests.runs import KINDS, n_gpus_of, small, strategy_of
-from tests.strategies.loops import other_value
+from tests.strategies.kinds import other_value
 from training import Options
 from training.checks import resolve
 from training.names import options_from

@@ -17,7 +17,7 @@ from records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
-from tests.strategies.loops import other_value
+from tests.strategies.kinds import other_value
 from tests.workload import moons
 from training import Options, run
 from training.checks import resolve

@@ -196,10 +196,9 @@ class FullySharded(ShardedGradients):
 
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
-        if self.saving:  # else a checkpoint has computed it once more
-            with self.not_saving():
-                self.replica.spend_forward(block)
-            self.free(block)
+        with self.not_saving():
+            self.replica.spend_forward(block)
+        self.free(block)
 
     def end_forward(self) -> None:
         """Gather the blocks that are left; take over the order in which the pass has used the blocks."""

@@ -55,6 +55,8 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     options.strategy.check(size)
     if options.link and launcher.processes:
         _check_link(options, sum(p.nbytes for p in trained(model)))
+    if options.hashes and not options.strategy.traits.has_x:
+        raise UsageError(f"--hashes: no rank of {options.strategy.name} has all of x while it trains; leave it out")
     if options.resume:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
     if options.replay:

@@ -19,7 +19,7 @@ Between epochs, when `finish` has ended, every rank has the whole model.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,8 @@ class FullySharded(ShardedGradients):
     The meter "hidden_communication", with --prefetch: of the time from the start of a gathering to its end, the share
     in which the rank computed.
     """
+
+    traits = replace(ShardedGradients.traits, has_x=False)
 
     prefetch: bool = False
     """Begin to gather a block while the one before it computes."""

@@ -25,6 +25,7 @@ class Traits:
     ranks: tuple[int, int | None] = (1, None)  # the fewest and the most
     carries: frozenset[str] = frozenset()  # the kinds of codecs that its gradients can be sent by
     server_updates: bool = False  # only servers run the optimizer, so its options are theirs
+    has_x: bool = True  # each rank has all of x while it trains
     reshards: bool = False  # a run with another number of ranks can continue from its checkpoints
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of the run with a default of its own
 

@@ -189,6 +189,12 @@ def test_processes_are_virtual_time(sharded: type[Strategy]) -> None:
 # What cannot be done, and what is sent
 
 
+def test_hashes_of_an_x_that_no_rank_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--hashes: no rank of fully_sharded has all of x while it trains"):
+        made(tmp_path, FullySharded(), n_gpus=2, hashes=True)
+    made(tmp_path, ShardedGradients(), n_gpus=2, hashes=True)
+
+
 def pass_by(transport: Transport, model: nn.Module, names: str) -> None:
     strategy = FullySharded(block_modules=names)
     strategy.start(Replica(model, transport), transport, OPTIMIZERS["plain"])

@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import cache
-from inspect import getfile
+from inspect import getfile, unwrap
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ def sources(kind: type) -> set[str]:
     What a run records is noted beside the line of these that was at work.
     """
     functions = [one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
-    files = {function.__code__.co_filename for function in functions} | {getfile(broadcast)}
+    files = {unwrap(function).__code__.co_filename for function in functions} | {getfile(broadcast)}
     # The functions that @dataclass makes have no file, or dataclasses.py.
     return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
 

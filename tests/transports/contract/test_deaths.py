@@ -3,6 +3,7 @@
 Above each test stands what its ranks run.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.ranks import engine_named, outcome, run_with_deaths, values
 from tests.transports.samples import MILLION, die
 from transports.base import ANY, Transport
+from transports.messages import PeerLost
 
 
 def send_and_die(transport: Transport, how: str, src: int, in_place: bool) -> Any:
@@ -89,14 +91,15 @@ def die_with_work_outstanding(transport: Transport) -> Any:
     if transport.rank == 1:
         works = [transport.isend(torch.ones(MILLION), 2, "much") for _ in range(10)]
         transport.isend(None, 0, "have sent")
-        return [*told_of_the_death(transport), *(work.done for work in works)]
+        return [*told_of_the_death(transport), all(work.done for work in works)]
     works = [transport.isend(own[:10], 2, "slice"), transport.isend(own, 2, "unread")]
     transport.recv(1, "have sent")
     transport.isend(None, 2, "about to wait")
-    works.append(transport.isend(torch.ones(5 * MILLION), 2, "large"))
+    with suppress(PeerLost):  # where the death is known already
+        works.append(transport.isend(torch.ones(5 * MILLION), 2, "large"))
     for work in works:
         work.wait()
-    return [*told_of_the_death(transport), *(work.done for work in works)]
+    return [*told_of_the_death(transport), all(work.done for work in works)]
 
 
 def told_of_the_death(transport: Transport) -> list[Any]:
@@ -107,4 +110,4 @@ def told_of_the_death(transport: Transport) -> list[Any]:
 def test_everybody_is_told_of_a_death_and_what_was_sent_to_the_dead_counts_as_done(engine_that_tells: str) -> None:
     told = [("PeerLost", 2)] * 3 + ["PeerLost", True]
     seen = run_with_deaths(engine_that_tells, die_with_work_outstanding, 3)
-    assert seen == {0: [*told, *[True] * 3], 1: [*told, *[True] * 10]}
+    assert seen == {0: [*told, True], 1: [*told, True]}

@@ -34,7 +34,7 @@ COLUMNS = {
 }
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = tuple(mark for mark in MARKS if mark != SCORE), ("step", "staleness_max")
-_WIDTH = 100
+WIDTH = 100
 _MOST_RANKS_SHOWN = 16
 
 
@@ -220,7 +220,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if (shown := run[EVALUATE_BYTES]) else ""
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
-        textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
+        textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), WIDTH, placeholder=" ..."),
         *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table) if run[name] is not None),
         f"seconds        {number(run['seconds'], _decimals(run['seconds']))}",
         *([] if run["samples_per_s"] is None else [f"samples/s      {number(run['samples_per_s'])}{warm}"]),
@@ -238,7 +238,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         measured = table.groupby("epoch")[meter].mean().dropna()
         if len(measured):
             lines.append(f"{label:<15}{measured.iloc[-1]:.3g} in the last epoch, {measured.mean():.3g} on average")
-    wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 15)]
     return "\n".join([*wrapped, _time_spent(phase_times(table), _decimals(run["seconds"]))])
 
 

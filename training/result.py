@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from records.events import EventFile
+from records.memory import Memory, MemoryUse
 from strategies import Replica, Strategy
 from strategies.common.replica import bytes_of, parameters_from
 from training.evaluation import REPORTER
@@ -33,6 +34,7 @@ class RankResult:
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
     hashes: Arrays
+    memory: MemoryUse | None  # if it was counted
     applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
@@ -43,6 +45,7 @@ def result_of(
     options: Options,
     data: Data,
     hashes: Arrays | None = None,
+    memory: Memory | None = None,
 ) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
     saved = None
@@ -65,5 +68,6 @@ def result_of(
         transport.alignment,
         torch.get_num_threads(),
         hashes or {},
+        memory.use() if memory else None,
         transport.recorder.applied,
     )

@@ -65,9 +65,10 @@ class Simulated(Member):
             message = Message(self.rank, tag, value, None, nbytes, n)
         elif isinstance(value, torch.Tensor):
             in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
-            vector = value if in_place and value.dim() == 1 else as_vector(value)
-            if not in_place:
-                vector = vector.clone()
+            with self.recorder.holding(""):  # it counts when it is received
+                vector = value if in_place and value.dim() == 1 else as_vector(value)
+                if not in_place:
+                    vector = vector.clone()
             nbytes = value.nbytes
             message = Message(self.rank, tag, vector, None, nbytes, n)
         else:

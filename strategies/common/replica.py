@@ -37,8 +37,10 @@ class Replica:
             raise ValueError(f"the model's parameters and buffers must share one dtype and device, but are {found}")
         dtype = self.parameters[0].dtype
         n = sum(p.numel() for p in self.parameters)
-        self.x = self._own_x = transport.allocate(n, dtype)
-        self.g = transport.allocate(n, dtype)
+        with transport.recorder.holding("parameters"):
+            self.x = self._own_x = transport.allocate(n, dtype)
+        with transport.recorder.holding("gradients"):
+            self.g = transport.allocate(n, dtype)
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self._gradients = _views(self.g, self.parameters)
         self._adopted: Message | None = None

@@ -2,8 +2,8 @@
 
 A storage is counted once, however many tensors are views of it, from the operation that returns it until it is freed:
 on the CPU, on a GPU and on the meta device. What an operation allocates and frees inside itself is not seen, nor what
-an allocator keeps beside what is in use, nor what is no tensor. Nothing here depends on time: the same run has the same
-numbers.
+an allocator keeps beside what is in use, nor what torch.tensor makes of numbers, nor what is no tensor. Nothing here
+depends on time: the same run has the same numbers.
 
 The kind of a storage is that of the innermost `Recorder.holding` block in which it was made, else that of the phase:
 see `OF_PHASES`. What an optimizer keeps is found after its step, what a parameter's `.grad` is when it is complete.
@@ -46,6 +46,7 @@ class _Block:
     memory: "Memory"
     kind: str
     nbytes: int
+    born: int  # after so many changes
     ref: Any  # which ends the block with its storage
 
 
@@ -65,7 +66,8 @@ class MemoryUse:
     """The memory that a rank has used in training; evaluation is left out.
 
     `peak`: the most bytes at a time; `phase`: the one in which that was, the last time; `at_peak`: these bytes by kind;
-    `most`: the most bytes of each kind; `curve`: of the step that came highest, if the rank takes steps.
+    `most`: the most bytes of each kind but temporaries, which optimizer state is at first; `curve`: of the step that
+    came highest, if the rank takes steps.
     """
 
     peak: int
@@ -87,7 +89,7 @@ class Memory:
         self._kind, self._phase = OTHER, ""
         self._trains = False
         self.live = Counter[str]()
-        self.total = self._peak_of_step = self._peak_of_curve = 0
+        self.total = self._changes = self._peak_at = self._peak_of_step = self._peak_of_curve = 0
         self._peak = MemoryUse(0, "", {}, {})
         self._most = Counter[str]()
         self._curve: Curve | None = None
@@ -141,9 +143,13 @@ class Memory:
         if block is None:
             self._begin(storage, kind)
         elif block.memory is self and block.kind != kind:
+            if block.born <= self._peak_at:  # it was that kind at the peak already, which could not be known
+                by_kind = {**self._peak.at_peak, kind: self._peak.at_peak.get(kind, 0) + block.nbytes}
+                by_kind[block.kind] -= block.nbytes
+                self._peak = replace(self._peak, at_peak={one: n for one in KINDS if (n := by_kind.get(one))})
             self._change(block.kind, -block.nbytes)
             block.kind = kind
-            self._change(kind, block.nbytes)
+            self._change(kind, block.nbytes, moved=True)
 
     def watch(self, model: torch.nn.Module) -> None:
         """Count the parameters of a model, and each `.grad` as soon as a backward pass has completed it."""
@@ -192,14 +198,14 @@ class Memory:
 
     def use(self) -> MemoryUse:
         """Return what was found since `begin_training`."""
-        most = {kind: n for kind in KINDS if (n := self._most[kind])}
+        most = {kind: n for kind in KINDS if (n := self._most[kind]) and kind != TEMPORARIES}
         return replace(self._peak, most=most, curve=self._curve)
 
     # Counting
 
     def _begin(self, storage: torch.UntypedStorage, kind: str) -> None:
         key, nbytes = storage._cdata, storage.nbytes()
-        _blocks[key] = _Block(self, kind, nbytes, weakref.ref(storage, partial(_end, key)))
+        _blocks[key] = _Block(self, kind, nbytes, self._changes + 1, weakref.ref(storage, partial(_end, key)))
         self._change(kind, nbytes)
 
     def allocated(self, storage: torch.UntypedStorage) -> None:
@@ -207,7 +213,8 @@ class Memory:
         if self._kind != UNCOUNTED:
             self._begin(storage, self._kind)
 
-    def _change(self, kind: str, nbytes: int) -> None:
+    def _change(self, kind: str, nbytes: int, moved: bool = False) -> None:
+        self._changes += 1
         self.live[kind] += nbytes
         self.total += nbytes
         if not self._trains or self._recorder.is_evaluating:
@@ -216,12 +223,12 @@ class Memory:
             self._step.changes.append((self._phase, kind, nbytes))
         self._peak_of_step = max(self._peak_of_step, self.total)
         self._most[kind] = max(self._most[kind], self.live[kind])
-        if nbytes > 0 and self.total >= self._peak.peak:
+        if nbytes > 0 and not moved and self.total >= self._peak.peak:
             self._note_peak()
 
     def _note_peak(self) -> None:
         by_kind = {kind: n for kind in KINDS if (n := self.live[kind])}
-        self._peak = MemoryUse(self.total, self._phase, by_kind, {})
+        self._peak, self._peak_at = MemoryUse(self.total, self._phase, by_kind, {}), self._changes
 
 
 def _end(key: int, _: object) -> None:
@@ -237,17 +244,17 @@ def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
                 memory.hold(value, STATE)
 
 
-def summary(ranks: Mapping[int, Mapping[str, Any]]) -> str:
+def summary(ranks: Mapping[int, Mapping[str, Any]], unit: str = "MB") -> str:
     """Return in some lines the peak of the memory of each rank, and of the one with the most by what it consists of.
 
-    `ranks`: what each has `recorded`.
+    `ranks`: what each has `recorded`; `unit`: MB or GB.
     """
+    scale = {"MB": 1e-6, "GB": 1e-9}[unit]
     highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
-    of, found = ranks[highest], {rank: one["peak"] / 1e6 for rank, one in ranks.items()}
-    kinds = ", ".join(f"{kind} {nbytes / 1e6:.3f}" for kind, nbytes in of["at_peak"].items())
-    line = (
-        f"memory MB      peak by rank {tables.by_rank(found)}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"
-    )
+    of, found = ranks[highest], {rank: one["peak"] * scale for rank, one in ranks.items()}
+    kinds = ", ".join(f"{kind} {nbytes * scale:.3f}" for kind, nbytes in of["at_peak"].items())
+    peaks = f"memory {unit}      peak by rank {tables.by_rank(found)}"
+    line = f"{peaks}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"
     return textwrap.fill(line, tables.WIDTH, subsequent_indent=" " * 15)
 
 

@@ -39,7 +39,9 @@ class Simulated(Member):
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
-        vector = zeros(numel, dtype, self.device)
+        # Hollow vectors share one storage, so where storages are counted there are none.
+        make = torch.zeros if self.recorder.memory else zeros
+        vector: torch.Tensor = make(numel, dtype=dtype, device=self.device)
         self.lend(vector)
         self.bytes_allocated += vector.nbytes
         return vector

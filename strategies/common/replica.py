@@ -48,6 +48,7 @@ class Replica:
         self.is_watched = False  # whether `on_gradient` was called
         self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while `on_gradient` calls
         self._untold: list[int] = []
+        self._collects = False  # whether `collect` was ever called
         self.collected = False  # whether `collect` was called since the caller last set this to False
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
@@ -101,8 +102,11 @@ class Replica:
         for i in self._untold:
             self.call_on_gradient(i)
         self._untold.clear()
-        for i in range(len(self.parameters)):
+        for i, parameter in enumerate(self.parameters):
             self.collect_one(i)
+            if not self._collects:  # from now on during the backward pass: no gradient is held twice
+                parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.collect_one(i))
+        self._collects = True
         self._give_back()
         self.collected = True
         return self.g

@@ -18,6 +18,7 @@ from virtual_time.dry_run import dry_run
 from virtual_time.steps import Sizes, StepsJob, take_steps
 
 P = 4 * (2 * 64 + 64 + 64 * 2 + 2)  # bytes of `wide`
+LARGEST = 4 * 2 * 64  # of its tensors
 MODEL: dict[str, Any] = {"model": "tests.training.test_memory:wide", "memory": True, "epochs": 2}
 
 
@@ -41,8 +42,8 @@ def test_parameters_gradients_and_state_are_their_closed_forms(
         for rank, one in found.items():
             most = one["most"]
             assert most["parameters"] == P
-            assert most["gradients"] >= P
-            updates = not servers or int(rank) == 0
+            updates, trains = not servers or int(rank) == 0, not servers or int(rank) > 0
+            assert most["gradients"] == P + trains * LARGEST, "no more than one gradient is held twice"
             chunks = torch.empty(P // 4, device="meta").tensor_split(share)
             own = chunks[(int(rank) + 1) % share].nbytes
             assert most.get("optimizer state", 0) == (vectors * own + numbers if updates else 0), (strategy, rank)

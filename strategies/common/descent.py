@@ -18,6 +18,7 @@ from records.errors import UsageError
 from records.recorder import Recorder
 from strategies.common.kept import nbytes_of
 
+_SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
 
@@ -162,6 +163,9 @@ class Descent:
             parameters = (parameters[0][part],)
         elif not self.is_flat and [tuple(p.shape) for p in parameters] != list(layout.shapes):
             parameters = tuple(layout.views(parameters[0]))
+        if self.is_flat and len(parameters) == 1 and not isinstance(parameters[0], nn.Parameter):
+            n = parameters[0].numel()
+            parameters = parameters[0].split(max(_SLICE, -(-n // _MOST_SLICES // 64) * 64) or 1)
         self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
         make = partial(self._make, layout=layout) if isinstance(self._make, ByTensor) else self._make
         self.optimizer = make(list(self.parameters))
@@ -171,6 +175,7 @@ class Descent:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         # Without a gradient, the tensors of other parts stay as they are, and have no state.
         self._own = range(len(self.parameters))
+        self._sizes = [p.numel() for p in self.parameters]
         if part and not self.is_flat:
             self._own = range(*(sum(where.start < end for where in layout.slices) for end in (part.start, part.stop)))
         self._part = sum(self.parameters[i].numel() for i in self._own) / layout.n
@@ -193,12 +198,17 @@ class Descent:
         """
         processed = n_samples if processed is None else processed
         if g is not None:
-            for i, gradient in zip(self._own, [g] if self.is_flat else self._layout.views(g, self._own), strict=True):
+            parts = g.split(self._sizes) if self.is_flat else self._layout.views(g, self._own)
+            for i, gradient in zip(self._own, parts, strict=True):
                 self.parameters[i].grad = gradient
         self.before_update()
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = self._norm(g) if self._norm and g is not None else get_total_norm(gradients)
+            total = (
+                self._norm(g)
+                if self._norm and g is not None
+                else get_total_norm([g] if self.is_flat and g is not None else gradients)
+            )
         with self._recorder.phase("update", self._part):
             if self.schedule:
                 factor = self.schedule(self.processed + processed / 2)
@@ -217,7 +227,8 @@ class Descent:
             rate *= self.schedule(self.processed + n_samples / 2)
         if self.clip_norm:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
+        for part, parameter in zip(g.split(self._sizes), self.parameters, strict=True):
+            part.add_(parameter.data, alpha=options["weight_decay"]).mul_(rate)
 
     @property
     def rate(self) -> float:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from compression import Layout
 from records.errors import UsageError, one_line
-from records.memory import summary
+from records.memory_use import summary
 from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import ByTensor

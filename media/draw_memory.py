@@ -18,9 +18,11 @@ from strategies import FullySharded, RingAllReduce, ShardedGradients, ShardedRin
 from training import Options, run
 
 PANELS: dict[str, Strategy] = {
-    "ring_all_reduce": RingAllReduce(), "sharded_ring (ZeRO-1)": ShardedRing(), "sharded_gradients (ZeRO-2)": ShardedGradients(),
+    "ring_all_reduce": RingAllReduce(),
+    "sharded_ring (ZeRO-1)": ShardedRing(),
+    "sharded_gradients (ZeRO-2)": ShardedGradients(),
     "fully_sharded (ZeRO-3)": FullySharded(),
-}  # fmt: skip
+}
 N, LAYERS, WIDTH = 4, 4, 256
 TABLE = ROOT / "results" / "memory.csv"
 

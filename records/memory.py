@@ -221,7 +221,7 @@ class Memory:
         self._peak, self._peak_at = MemoryUse(self.total, self._phase, by_kind, {}), self._changes
 
 
-def _resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+def _resize(storage: Any, size: int) -> Any:
     """As FSDP frees a storage and fills it again."""
     _RESIZE(storage, size)
     if block := _blocks.get(storage._cdata):

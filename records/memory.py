@@ -74,7 +74,7 @@ class Memory:
 
     def __enter__(self) -> "Memory":
         self._before = _current.set(self)
-        torch.UntypedStorage.resize_ = _resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = _resize  # type: ignore[assignment,method-assign]
         _all.append(self)
         self._recorder.memory = self
         if not getattr(_mode, "users", 0):

@@ -275,4 +275,5 @@ class FullySharded(ShardedGradients):
 
     def state_dict(self) -> dict[str, Any]:
         """See Strategy; all ranks call it, to gather x."""
-        return super().state_dict() | {"x": self.model()}
+        x, state = self.model(), super().state_dict()
+        return state | {"x": x} if "x" in state else state

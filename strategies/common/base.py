@@ -240,6 +240,11 @@ class Strategy(ABC):
         """
         self._kept[name] = KeptThing(thing, saved, counted)
 
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
+        return False
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
         replica = self.replica

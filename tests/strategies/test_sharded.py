@@ -161,11 +161,12 @@ def test_they_are_a_ring_for_each_block(case: dict[str, Any], N: int) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("sharded", KINDS)
-def test_a_run_with_another_number_of_ranks_continues(tmp_path: Path, sharded: type[Strategy], optimizer: str) -> None:
+def test_a_run_with_another_number_of_ranks_continues(tmp_path: Path, sharded: type[ShardedGradients], optimizer: str) -> None:
     same: dict[str, Any] = {"model": "mlp", "optimizer": optimizer, "dtype": "float64", "global_batch_size": 48}
 
     def final(name: str, gather: bool = False, **more: Any) -> dict[str, torch.Tensor]:
-        made(tmp_path, replace(sharded(), **{"gather_checkpoints": gather}), name, **same, **more, save=str(tmp_path / f"{name}.pt"))
+        strategy = replace(sharded(), gather_checkpoints=gather)
+        made(tmp_path, strategy, name, **same, **more, save=str(tmp_path / f"{name}.pt"))
         found: dict[str, torch.Tensor] = torch.load(tmp_path / f"{name}.pt")
         return found
 

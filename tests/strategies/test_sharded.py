@@ -161,7 +161,9 @@ def test_they_are_a_ring_for_each_block(case: dict[str, Any], N: int) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("sharded", KINDS)
-def test_a_run_with_another_number_of_ranks_continues(tmp_path: Path, sharded: type[ShardedGradients], optimizer: str) -> None:
+def test_a_run_with_another_number_of_ranks_continues(
+    tmp_path: Path, sharded: type[ShardedGradients], optimizer: str
+) -> None:
     same: dict[str, Any] = {"model": "mlp", "optimizer": optimizer, "dtype": "float64", "global_batch_size": 48}
 
     def final(name: str, gather: bool = False, **more: Any) -> dict[str, torch.Tensor]:

@@ -1,8 +1,8 @@
 """Fully sharded: each rank keeps 1/N of the parameters, gradients and optimizer state (ZeRO stage 3; FSDP).
 
 A block's parameters are gathered before its forward pass and freed after it; gathered again before its backward pass,
-and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, PyTorch
-FSDP, arXiv 2304.11277.)
+and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, arXiv
+2304.11277.)
 
 To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
 the ring. The rest of the model is one more block, or two, whose passes are those of the model.

@@ -12,8 +12,8 @@ Server, which keeps w_k, bit for bit worker k's x_k:
     x <- x - s
     G <- x - w_k;  G <- top_R(G);  send G;  w_k <- w_k + G
 
-What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou, Wu, 2020, Dual-way gradient
-sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.)
+What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou, Wu, ICPP 2020, algorithms 1
+to 3.)
 
 The paper writes x as x_0 + M and w_k as x_0 + v_k, sums that would drift apart in float32. A worker has no residual: an
 element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of its T gradients), where u_c is what was

@@ -1,8 +1,8 @@
 """AD-PSGD: exchanges between pairs of neighbours on a ring, in which no rank waits for the slowest.
 
-(Lian et al., 2018, Asynchronous decentralized parallel stochastic gradient descent, arXiv 1710.06952.) Even ranks are
-active, odd ones passive, so no two wait for each other; with odd N the ranks N - 1 and 0 are both even, and the edge
-between them stays unused. An active rank i, after each of its updates:
+(Lian et al., 2018, arXiv 1710.06952.) Even ranks are active, odd ones passive, so no two wait for each other; with odd
+N the ranks N - 1 and 0 are both even, and the edge between them stays unused. An active rank i, after each of its
+updates:
 
     sends x_i to a random passive neighbour j, and computes its next gradient g_i on the same x_i meanwhile
     takes the answer x_j;   x_i <- (x_i + x_j) / 2;   x_i <- optimizer(x_i, g_i)

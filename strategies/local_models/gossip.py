@@ -1,7 +1,6 @@
 """Gossip: every rank averages its model with its neighbours' only, and no sum goes through all.
 
-(D-PSGD; Lian et al., 2017, Can decentralized algorithms outperform centralized algorithms?, arXiv
-1705.09056, algorithm 1). At step t rank k computes g_k on its x_k, then
+(D-PSGD; Lian et al., 2017, arXiv 1705.09056, algorithm 1.) At step t rank k computes g_k on its x_k, then
 
     x_k <- sum over j of W_kj x_j         the mean, with equal weights, of its own x and those that it receives
     x_k <- optimizer(x_k, g_k)            on the averaged x_k, with a state of its own

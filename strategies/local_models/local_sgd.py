@@ -3,8 +3,7 @@
     H times:  x_k <- optimizer(x_k, g_k)                      on each rank k, with a state of its own
     then:     mean = sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
 
-- `average`: x_k <- mean. (McMahan et al., 2017, Communication-efficient learning of deep networks from decentralized
-  data, algorithm 1, FedAvg; Stich, 2019, Local SGD converges fast and communicates little, arXiv 1805.09767.)
+- `average`: x_k <- mean. (FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
 - `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
   gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
   There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.)

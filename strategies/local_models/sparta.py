@@ -4,8 +4,8 @@
     S <- a random share p of the elements, the same on all ranks
     x_k[S] <- mean over k of x_k[S]
 
-(Beton, Baioumy and others, 2025, Improving the efficiency of
-distributed training using sparse parameter averaging, SPARTA, with p = 0.0005 to 0.005 for far longer runs.)
+(SPARTA; Beton, Baioumy and others, 2025, Improving the efficiency of distributed training using sparse parameter
+averaging, with p = 0.0005 to 0.005 for far longer runs.)
 
 S depends on the seed and on the number of the step alone, so no indices travel. It is drawn without replacement, and
 p = 1 averages everything. Nothing else keeps the replicas together: an element is averaged about every 1 / p steps.

@@ -1,11 +1,8 @@
 """Sharded parameter server: S servers keep a slice of the parameters each, N - S workers compute on one shard each.
 
-x is cut into S slices of elements, whose lengths differ by at most one (where the optimizer sees tensors: between
-these), and server i, which is rank i, owns slice x^i.
-In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
-server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
-workers. The steps are those of `param_server`. (Li et al., 2014, Scaling distributed machine learning with the
-parameter server, OSDI.)
+x is cut into S slices, whose lengths differ by at most one (where the optimizer sees tensors: between these), and
+server i, which is rank i, owns slice x^i. In every step each worker k sends (n_k, g_k^i) to every server i, which takes
+the step of `param_server` on its slice, and sends x^i to all workers. (Li et al., OSDI 2014, as there.)
 
 In the paper workers may also run ahead of each other, and every slice has copies on other servers. Here all keep step,
 and the loss of a server ends the run.

@@ -66,6 +66,8 @@ class SimulationOptions(ClusterOptions):
     parameters: float | None = None
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
+    layers: int = 1
+    """Layers of equal size in these parameters. The passes compute one after the other."""
     steps: int | None = None
     """How many steps are timed then. Default: 1, or about 40 where the first is not like those that follow."""
 
@@ -127,12 +129,14 @@ def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Si
     """Train, or only time steps. Raises UsageError, RunFailed."""
     if not _is_dry(options, chosen):
         return simulate(options, chosen, quiet)
-    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet)
+    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
 
 
 def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
     """Return whether steps are only timed. Raises UsageError."""
     dry = chosen.parameters is not None or options.device == "meta"
+    if chosen.layers != 1 and not dry:
+        raise UsageError(f"--layers {chosen.layers}: of --parameters, which is missing; a --model has its own layers")
     if chosen.steps is not None and not dry:
         raise UsageError(
             "--steps: of what is only timed; a training has --epochs; give --parameters or --device meta too"
@@ -217,7 +221,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:
     """Return what all runs of a sweep have alike, for the title of its figure."""
     values = {
-        "parameters": chosen.parameters, "bandwidth": options.bandwidth or BANDWIDTH,
+        "parameters": chosen.parameters, "layers": chosen.layers if chosen.layers > 1 else None, "bandwidth": options.bandwidth or BANDWIDTH,
         "latency": options.latency or LATENCY, "compute": chosen.compute, "flops": chosen.flops,
         "batch_size": options.batch_size, "jitter": options.jitter or None,
     }  # fmt: skip
@@ -252,7 +256,7 @@ def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, Simu
     try:
         options, chosen = parse_with([*given, *more], None, "", SimulationOptions)
         if _is_dry(options, chosen):
-            check_dry(fit(options), chosen, chosen.parameters, chosen.steps)
+            check_dry(fit(options), chosen, chosen.parameters, chosen.steps, chosen.layers)
         else:
             check(options, chosen)
     except UsageError as error:

@@ -144,9 +144,11 @@ def samples_of_a_worker(options: Options) -> int:
     return options.global_batch_size // workers
 
 
-def check(options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None) -> Options:
+def check(
+    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None, layers: int = 1
+) -> Options:
     """Find whatever is wrong before anything starts; return the options, filled in. Raises UsageError."""
-    _check_options(options, parameters, steps)
+    _check_options(options, parameters, steps, layers)
     if cluster.kill:
         raise UsageError("--kill: no rank can die on the meta device; leave it out")
     if cluster.compute is None and cluster.flops is None:
@@ -171,7 +173,7 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
         raise UsageError(
             f"--codec {options.codec.name}: codes matrices, and --parameters says of none; give --device meta, --model"
         )
-    sizes_of(options, parameters)
+    sizes_of(options, parameters, layers)
     phases_of(options, cluster, parameters)
     return options
 
@@ -192,14 +194,21 @@ def _check_optimizer(options: Options) -> None:
 
 
 def dry_run(
-    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None = None, quiet: bool = False
+    options: Options,
+    cluster: ClusterOptions,
+    parameters: float | None,
+    steps: int | None = None,
+    quiet: bool = False,
+    layers: int = 1,
 ) -> DryRun:
-    """Take so many steps of a model of so many parameters, or of the one by name. Raises UsageError, RunFailed.
+    """Take so many steps of a model of so many parameters and layers, or of the one by name.
+
+    Raises UsageError, RunFailed.
 
     By default one step, or, where it is not like those that follow, about `_SEVERAL`.
     """
-    options = check(options, cluster, parameters, steps)
-    sizes, samples = sizes_of(options, parameters), samples_of_a_worker(options)
+    options = check(options, cluster, parameters, steps, layers)
+    sizes, samples = sizes_of(options, parameters, layers), samples_of_a_worker(options)
     phases = phases_of(options, cluster, parameters)
     repeats = period(options.strategy)
     done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
@@ -259,7 +268,7 @@ def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) ->
             yield
 
 
-def _check_options(options: Options, parameters: float | None, steps: int | None) -> None:
+def _check_options(options: Options, parameters: float | None, steps: int | None, layers: int) -> None:
     """Find what has no meaning where nothing is trained. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
@@ -270,5 +279,9 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
         raise UsageError(f"--parameters {parameters:g}: must be a whole number from 1 to 1e15, such as 7e9")
     if parameters is not None and options.model != default.model:
         raise UsageError(f"--model {options.model}: --parameters says all that is known of the model; leave one out")
+    if parameters is None and layers != 1:
+        raise UsageError(f"--layers {layers}: of --parameters; --model {options.model} has its own; leave one out")
+    if parameters is not None and not 1 <= layers <= min(parameters, 1000):
+        raise UsageError(f"--layers {layers}: must be from 1 to 1000, and at most --parameters")
     if steps is not None and not 1 <= steps <= 10_000:
         raise UsageError(f"--steps {steps}: must be from 1 to 10000")

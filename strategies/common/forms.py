@@ -67,6 +67,7 @@ def predict(
     code: Coded | None = None,
     itemsize: int = 4,
     sharing: str = FAIR,
+    blocks: int = 1,
 ) -> float | None:
     """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
@@ -82,6 +83,6 @@ def predict(
         return None
     if n_gpus == 1:
         return compute  # there is no other rank to send to
-    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize)
+    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
     sending = messages * latency + on_the_way / bandwidth
     return max(compute, sending) if path.while_computing else compute + sending

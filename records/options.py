@@ -24,6 +24,9 @@ class RecordOptions:
     hashes: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Keep hashes of every step's batch, gradients and parameters, by which python -m records.why tells why two runs
     differ. It reads all of these twice more: 5.8 million parameters with 16 samples a step took 1.8 times as long."""
+    memory: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
+    """Count the memory of each rank by kind: parameters, gradients, optimizer state, activations and others. Every
+    operation takes some microseconds more."""
     save: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format
     (pip install -e '.[safetensors]')."""

@@ -8,17 +8,20 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
 from records.errors import RunFailed
 from records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, SCORE, EventFile, frame_of
 from records.machine import name_of
+
+if TYPE_CHECKING:
+    from records.memory import Memory  # which loads torch
 
 _NAN = float("nan")
 _pack = ROW.pack
@@ -52,6 +55,7 @@ class Recorder:
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
         self.watch: Callable[..., None] | None = None  # is called with each span and mark: see `Scalars.take`
+        self.memory: Memory | None = None
         self._spent = 0.0  # of the phase that goes on
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
@@ -123,7 +127,11 @@ class Recorder:
         if self.enabled and self.synchronize:
             self.synchronize()
         t0 = self.clock()
-        yield
+        if self.memory:
+            with self.memory.in_phase(name):
+                yield
+        else:
+            yield
         if self.enabled and self.synchronize:
             self.synchronize()
         if self.time_passes:
@@ -131,6 +139,15 @@ class Recorder:
             self._spent = 0.0
         if self.enabled:
             self.add(name, t0, self.clock())
+
+    def holding(self, kind: str) -> AbstractContextManager[None]:
+        """Count what is allocated in the block as memory of this kind, one of `records.memory.KINDS`, if it counts."""
+        return self.memory.holding(kind) if self.memory else nullcontext()
+
+    def count_received(self, message: Any, in_place: bool) -> None:
+        """Count the memory of a received message, if memory is counted: see `Memory.receive`."""
+        if self.memory:
+            self.memory.receive(message, in_place)
 
     def spend(self, name: str, i: int) -> None:
         """Inside the block of phase `name`, let the time pass that belongs to parameter `i`; not again at its end."""

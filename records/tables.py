@@ -31,7 +31,7 @@ COLUMNS = {
 }
 _KEYS = ["epoch", "rank"]
 _LAST, _MOST = tuple(mark for mark in MARKS if mark != SCORE), ("step", "staleness_max")
-_WIDTH = 100
+WIDTH = 100
 _MOST_RANKS_SHOWN = 16
 
 
@@ -215,7 +215,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     evaluated = f"; {number(shown, scale=1e-6)} more to evaluate" if (shown := run[EVALUATE_BYTES]) else ""
     warm = " without the first epoch" if finished_epochs(table) > 1 else ""
     lines = [
-        textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), _WIDTH, placeholder=" ..."),
+        textwrap.shorten(", ".join(f"{key} {value}" for key, value in world.items()), WIDTH, placeholder=" ..."),
         *(f"{name.replace('_', ' '):<14} {number(run[name], 4)}" for name in scores(table) if run[name] is not None),
         f"seconds        {number(run['seconds'], decimals)}",
         *([] if run["samples_per_s"] is None else [f"samples/s      {number(run['samples_per_s'])}{warm}"]),
@@ -233,7 +233,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
         measured = table.groupby("epoch")[meter].mean().dropna()
         if len(measured):
             lines.append(f"{label:<15}{measured.iloc[-1]:.3g} in the last epoch, {measured.mean():.3g} on average")
-    wrapped = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 15)]
+    wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 15)]
     times = phase_times(table)
     if times[list(PHASE_COLUMNS)].isna().all(axis=None):
         return "\n".join([*wrapped, "time per rank  not recorded"])

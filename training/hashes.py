@@ -48,8 +48,9 @@ class Hashes:
     def update(self, descent: Descent) -> None:
         """Note the gradient that an update is given: of all parameters, or of a part of them."""
         gradients: Sequence[torch.Tensor | None] = [p.grad for p in descent.parameters]
-        if len(gradients) != len(self._layout.names):  # one vector
-            g = gradients[0]
+        if [tuple(p.shape) for p in descent.parameters] != list(self._layout.shapes):  # one vector, or slices of it
+            parts = [g for g in gradients if g is not None]
+            g = torch.cat(parts) if parts else None
             is_whole = g is not None and g.numel() == self._layout.n
             gradients = self._layout.views(g) if g is not None and is_whole else [None] * len(self._layout.names)
         self._note("u", gradients)

@@ -5,6 +5,7 @@ import math
 import platform
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from checkpoints import files, replay
 from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
+from records.memory import Memory
 from records.scalars import Scalars
 from strategies.common.builtin import Builtin, replica_of
 from strategies.common.replica import layout_of, trained
@@ -55,16 +57,17 @@ def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, 
     """Run one rank, whose events lie in `folder` until it ends."""
     options = orders.options
     transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
-    rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
-    rank.start()
-    with rank.loader:
-        # A checkpoint after the last step of an epoch was written before its evaluation, so that epoch is ended again.
-        for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
-            rank.run_epoch(epoch)
-    if rank.scalars:
-        rank.scalars.close()
-    hashes = rank.hashes.arrays() if rank.hashes else {}
-    return result_of(rank.strategy, rank.replica, transport, options, data, hashes)
+    with Memory(transport.recorder) if options.memory else nullcontext():
+        rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
+        rank.start()
+        with rank.loader:
+            # A checkpoint after the last step of an epoch was written before its evaluation, so it is ended again.
+            for epoch in range(max(1, transport.recorder.epoch), options.epochs + 1):
+                rank.run_epoch(epoch)
+        if rank.scalars:
+            rank.scalars.close()
+        hashes = rank.hashes.arrays() if rank.hashes else {}
+        return result_of(rank.strategy, rank.replica, transport, options, data, hashes)
 
 
 class _Rank:
@@ -104,6 +107,8 @@ class _Rank:
         transport, options, strategy = self.transport, self.options, self.strategy
         self.model = models.seeded(options.model, self.data, options.seed, options.torch_dtype, options.model_options)
         self.model.to(transport.device)
+        if self.recorder.memory:
+            self.recorder.memory.watch(self.model)
         if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0, self.part)
             choose_threads(self.model, self._small_pass, (stop - start) // options.accumulate / len(self._first))
@@ -137,6 +142,8 @@ class _Rank:
         """Train or serve for one epoch, and evaluate."""
         recorder, strategy, n_steps = self.recorder, self.strategy, self.plan.n_steps
         recorder.epoch = epoch
+        if recorder.memory:
+            recorder.memory.begin_training()
         strategy.descent.until = epoch * self.data.n_train * self.per_sample
         t0, samples = self.transport.now(), strategy.descent.samples
         if self.is_server:
@@ -181,6 +188,8 @@ class _Rank:
         self.replica.module.train()
         for i in strategy.steps_of_epoch(max(start, at.done), stop):
             recorder.step = i
+            if recorder.memory:
+                recorder.memory.begin_step()
             loss, n = self.gradient(i)
             while not self.precision.unscale(trained(self.model)):
                 loss, n = self.gradient(i)
@@ -199,6 +208,8 @@ class _Rank:
             if self.scalars:
                 self.scalars.take("loss", loss)
             self.after_step(i + 1)
+        if recorder.memory:
+            recorder.memory.end_step()
         if strategy.traits.asynchronous:
             # What follows belongs to the last step, if others ended the epoch before its first.
             recorder.step = max(0, at.taken - 1)

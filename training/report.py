@@ -16,6 +16,7 @@ from records.errors import RunFailed
 from records.events import RunEvents
 from records.files import HASHES
 from records.machine import digests, git_commit, machine
+from records.memory import summary
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
@@ -113,6 +114,7 @@ def write(
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
+        **({"memory": use} if (use := {r.rank: r.memory.recorded() for r in results if r.memory}) else {}),
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **samples_unused(options, table, data.n_train, deaths),
@@ -163,6 +165,8 @@ def conclude(
             print(f"unused samples {unused} of {options.epochs * n_train}, {of_the_dead}")
         if sizes := {rank: nbytes / 1e6 for rank, nbytes in facts["optimizer_bytes"].items() if nbytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
+        if memory := facts.get("memory"):
+            print(summary(memory))
         if options.checkpoint_every and not listed(options.checkpoint_folder):
             print(f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")

@@ -11,6 +11,7 @@ from checkpoints import files
 from checkpoints.folder import latest
 from records.errors import RunFailed
 from records.events import EventFile
+from records.memory import MemoryUse
 from strategies import Replica, Strategy
 from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import bytes_of, parameters_from
@@ -137,6 +138,7 @@ class RankResult:
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
     hashes: Arrays
+    memory: MemoryUse | None  # if it was counted
     applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
@@ -149,7 +151,8 @@ def result_of(
     hashes: Arrays | None = None,
 ) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
-    saved = None
+    saved, memory = None, transport.recorder.memory
+    use = memory.use() if memory else None
     if options.save is not None:
         with transport.recorder.evaluating():
             shown = strategy.model()
@@ -169,5 +172,6 @@ def result_of(
         transport.alignment,
         torch.get_num_threads(),
         hashes or {},
+        use,
         transport.recorder.applied,
     )

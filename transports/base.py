@@ -37,9 +37,8 @@ class Transport(ABC):
     it must still call before its work ends; the launchers look at it. `steps`: those that it has begun, where all ranks
     take the same number; waiting for a rank that has ended with fewer raises RunFailed. `inbox.arrivals`: the ranks
     whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an asynchronous algorithm
-    differ in. With `inbox.replay`, such an order, messages are taken in that order again.
-    `recv` takes the message that was sent first, by `now`, among those that have arrived completely when it looks.
-    All is timed by `now`. The time in which this process was stopped counts towards no limit.
+    differ in. With `inbox.replay`, such an order, messages are taken in that order again. `recv` takes the message that
+    was sent first, by `now`, among those that have arrived completely. The time while stopped counts towards no limit.
     """
 
     rejoined = False
@@ -216,6 +215,7 @@ class Transport(ABC):
         if from_any:
             self.inbox.arrivals.append(message.src)
         message._receiver, message._t0 = self, here
+        self.recorder.count_received(message, self.same_machine)
         if message.tensor is not None:
             if self._on_gpu:  # it may lie on another one
                 message.tensor = message.tensor.to(self.device)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from compression import Layout
 from records.errors import UsageError, one_line
+from records.memory import summary
 from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from strategies.common.descent import ByTensor
@@ -31,7 +32,7 @@ from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_s
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
     "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
-    "bandwidth", "latency", "model", "results_dir",
+    "bandwidth", "latency", "model", "results_dir", "memory",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
@@ -108,9 +109,15 @@ class DryRun:
                 f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
                 f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
                 f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
+                *([summary(counted, "GB")] if (counted := self._counted) else []),
                 busiest(self.cards),
             ]
         )
+
+    @property
+    def _counted(self) -> dict[int, dict[str, Any]]:
+        """What was counted of each rank's memory."""
+        return {rank: one.memory.recorded() for rank, one in enumerate(self.results) if one.memory}
 
 
 def closed_form(options: Options, layout: Layout) -> tuple[float, float]:

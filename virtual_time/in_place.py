@@ -66,8 +66,9 @@ class InPlace(Work):
         if message is None or self._read_until < math.inf:
             return self._read_until <= sender.clock or self._read_from > sender.clock
         if message._receiver is None and message.tensor is not None:
-            message.tensor = message.tensor.clone()
-            message._give_back = None
+            with sender.recorder.holding(""):  # in processes it would have been read by now
+                message.tensor = message.tensor.clone()
+            message._give_back = lambda: None
             self._message, self._read_until = None, sender.clock
             return True
         return sender.is_gone(self._dst)

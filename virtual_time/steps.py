@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Layout
+from records.memory import Memory, MemoryUse
 from strategies import Replica
 from strategies.common.blocks import Block
 from strategies.common.passes import OnBlocks
@@ -58,6 +59,7 @@ class Steps:
     messages: int
     nbytes: int
     optimizer_bytes: int  # of the optimizer's state
+    memory: MemoryUse | None = None  # if it was counted
 
 
 class HollowReplica(Replica):
@@ -127,6 +129,13 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
     `report` is called when they have "begun" and when they have "ended".
     """
+    if not job.options.memory:
+        return _take_steps(transport, report, job)
+    with Memory(transport.recorder) as memory:
+        return dataclasses.replace(_take_steps(transport, report, job), memory=memory.use())
+
+
+def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
     options, recorder = job.options, transport.recorder
     if job.phases is not None:
         phases = job.phases
@@ -144,6 +153,8 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
+    if recorder.memory:
+        recorder.memory.begin_training()
     report("begun")
     begun, ends = transport.now(), []
     messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
@@ -152,6 +163,8 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
     else:
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
+            if recorder.memory:
+                recorder.memory.begin_step()
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
                     replica.forward()

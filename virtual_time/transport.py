@@ -34,7 +34,9 @@ class Simulated(Member):
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
-        vector = zeros(numel, dtype, self.device)
+        # Hollow vectors share one storage, so where storages are counted there are none.
+        make = torch.zeros if self.recorder.memory else zeros
+        vector: torch.Tensor = make(numel, dtype=dtype, device=self.device)
         self.lend(vector)
         self.bytes_allocated += vector.nbytes
         return vector
@@ -65,9 +67,10 @@ class Simulated(Member):
             message = Message(self.rank, tag, value, None, nbytes, n)
         elif isinstance(value, torch.Tensor):
             in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
-            vector = value if in_place and value.dim() == 1 else as_vector(value)
-            if not in_place:
-                vector = vector.clone()
+            with self.recorder.holding(""):  # it counts when it is received
+                vector = value if in_place and value.dim() == 1 else as_vector(value)
+                if not in_place:
+                    vector = vector.clone()
             nbytes = value.nbytes
             message = Message(self.rank, tag, vector, None, nbytes, n)
         else:

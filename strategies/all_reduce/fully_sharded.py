@@ -67,7 +67,8 @@ class FullySharded(ShardedGradients):
 
     def optimize(self) -> None:
         """Give the optimizer this rank's chunks of x, in memory of their own."""
-        self.x = self.transport.allocate(self.g.numel(), self.g.dtype)
+        with self.transport.recorder.holding("parameters"):
+            self.x = self.transport.allocate(self.g.numel(), self.g.dtype)
         parts = [block.chunks[self.own] for block in self.cut]
         self.descent.optimize(self.x, parts=parts, packed=True, norm=self.norm)
 
@@ -116,7 +117,8 @@ class FullySharded(ShardedGradients):
         if block not in self.begun:
             self.begin_to_gather(block)
         waits = transport.now()
-        vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
+        with transport.recorder.holding("gathered parameters"):
+            vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
         chunks = block.cut(vector)
         chunks[self.own].copy_(self.x[block.place])
         for k in transport.peers:

@@ -49,8 +49,10 @@ class ShardedGradients(ShardedRing):
             block.place = slice(place, place := place + own.stop - own.start)
         self.block_of = {i: block for block in self.cut for i in block.tensors}
         dtype = replica.x.dtype
-        self.g = self.transport.allocate(place, dtype)  # of all its chunks, one after the other
-        self.bucket = self.transport.allocate(max(block.n for block in self.cut), dtype)
+        with self.transport.recorder.holding("gradients"):
+            self.g = self.transport.allocate(place, dtype)  # of all its chunks, one after the other
+        with self.transport.recorder.holding("buckets"):
+            self.bucket = self.transport.allocate(max(block.n for block in self.cut), dtype)
         self.square = self.transport.allocate(1, dtype)
         self.sent: list[Work] = []  # of which the bucket is not to be changed
         self.n: int | None = None  # samples of this rank in the step, once they are known

@@ -119,7 +119,8 @@ class Strategy(ABC):
         self.transport = transport
         self.seed = seed
         self._kept: dict[str, KeptThing] = {}
-        self.coding = self._code_by(codec) if codec else None
+        with transport.recorder.holding("codec state"):
+            self.coding = self._code_by(codec) if codec else None
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)

@@ -115,7 +115,8 @@ class Coding:
     def decode(self, message: Message) -> Message:
         """Replace the code that a message carries by its vector [n], and release the sender's memory."""
         codec = self._sender(message.src)
-        vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
+        with self._recorder.holding("messages"):
+            vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
         message.log_receipt()
         with self._recorder.phase("compress", work="decode"):
             codec.decode(message.vector, vector)
@@ -196,7 +197,8 @@ class Coding:
         room = self._rooms.get((what, data.dtype))
         if room is None or room.numel() < data.numel():
             length = data.numel() if self.codec.exact_size else data.numel() * 5 // 4  # the next may be longer
-            room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
+            with self._recorder.holding("messages"):
+                room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
         return room[: data.numel()].copy_(data)
 
     # Its state: see `Strategy.keep`

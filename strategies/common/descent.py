@@ -18,6 +18,7 @@ from records.errors import UsageError
 from records.recorder import Recorder
 from strategies.common.kept import nbytes_of
 
+_SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
 
@@ -163,6 +164,8 @@ class Descent:
         if self.is_flat:
             if parts is not None and not packed:
                 parameters = tuple(x[part] for part in parts)
+            elif len(parameters) == 1 and not (packed or isinstance(x, nn.Parameter)):
+                parameters = x.split(max(_SLICE, -(-x.numel() // _MOST_SLICES // 64) * 64) or 1)
             self.own: Sequence[int] = range(len(parameters))
         else:
             # Without a gradient, the tensors of other parts stay as they are, and have no state.
@@ -185,7 +188,8 @@ class Descent:
             name = _name_of(self._make, self.optimizer)
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        self._part = sum(self.parameters[i].numel() for i in self.own) / layout.n
+        self._sizes = [p.numel() for p in self.parameters]
+        self._part = sum(self._sizes[i] for i in self.own) / layout.n
 
     def parts(self, n: int, within: slice | None = None) -> list[slice]:
         """Return n parts of x, or of what lies `within` it, that may be updated apart.
@@ -209,16 +213,17 @@ class Descent:
         """
         processed = n_samples if processed is None else processed
         if g is not None:
-            if not self.is_flat:
-                gradients = self._layout.views(g, self.own)
-            else:
-                gradients = [g] if len(self.own) == 1 else list(g.split([p.numel() for p in self.parameters]))
+            gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
             for i, gradient in zip(self.own, gradients, strict=True):
                 self.parameters[i].grad = gradient
         self.before_update()
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = self._norm(g) if self._norm and g is not None else get_total_norm(gradients)
+            total = (
+                self._norm(g)
+                if self._norm and g is not None
+                else get_total_norm([g] if self.is_flat and g is not None else gradients)
+            )
         with self._recorder.phase("update", self._part):
             if self.schedule:
                 factor = self.schedule(self.processed + processed / 2)
@@ -237,7 +242,8 @@ class Descent:
             rate *= self.schedule(self.processed + n_samples / 2)
         if self.clip_norm:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        g.add_(self.parameters[0].data, alpha=options["weight_decay"]).mul_(rate)
+        for part, parameter in zip(g.split(self._sizes), self.parameters, strict=True):
+            part.add_(parameter.data, alpha=options["weight_decay"]).mul_(rate)
 
     @property
     def rate(self) -> float:

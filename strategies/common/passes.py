@@ -69,7 +69,8 @@ class Passes:
                 errors.append(error)
             asked.put(None)
 
-        thread = Thread(target=compute, daemon=True)
+        memory = self._recorder.memory
+        thread = Thread(target=memory.in_thread(compute) if memory else compute, daemon=True)
         thread.start()
         while (call := asked.get()) is not None:
             try:

@@ -40,21 +40,26 @@ class Replica(Passes):
             raise ValueError(f"the model's parameters and buffers must share one dtype and device, but are {found}")
         dtype = self.parameters[0].dtype
         n = sum(p.numel() for p in self.parameters)
-        self.x = self._own_x = transport.allocate(n, dtype)
+        with transport.recorder.holding("parameters"):
+            self.x = self._own_x = transport.allocate(n, dtype)
         self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
         self._adopted: Message | None = None
+        self.collects = True  # whether the backward pass puts each gradient into g as soon as it is complete
         self.collected = False  # whether `collect` was called since the caller last set this to False
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
             tensor.data = view
+        for i, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.collect_one(i) if self.collects else None)
         for module in model.modules():
             module.register_state_dict_post_hook(_detach_from_vectors)
 
     @cached_property
     def g(self) -> torch.Tensor:
         """The gradient [n]."""
-        return self._transport.allocate(self.layout.n, self.x.dtype)
+        with self._transport.recorder.holding("gradients"):
+            return self._transport.allocate(self.layout.n, self.x.dtype)
 
     @cached_property
     def _gradients(self) -> list[torch.Tensor]:
@@ -123,7 +128,8 @@ class Replica(Passes):
     # Blocks, for who keeps no x or g of all
 
     def blocks(self, names: str) -> list[Block]:
-        """Return the blocks of the model: see `blocks_of`."""
+        """Return the blocks of the model: see `blocks_of`. From now on gradients are left in `.grad`."""
+        self.collects = False
         return blocks_of(self.model, self.layout, names)
 
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:

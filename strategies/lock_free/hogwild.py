@@ -60,6 +60,7 @@ class Hogwild(Strategy):
         self.n_samples, self.n_updates = self.counts[:, transport.rank]  # the places of this rank
         replica.point_at(self.share_x())
         self.descent.optimize(*replica.parameters)
+        replica.collects = self.count_lost
         self.lost = LostUpdates(replica.x, transport, self.descent) if self.count_lost else None
 
     def share_x(self) -> torch.Tensor:

@@ -37,7 +37,7 @@ OTHER: dict[str, Any] = {
     "restarts": 1, "dataset": f"{__name__}:moons", "data_dir": "elsewhere", "download": True, "train_size": 100,
     "task": "tests.tasks:masked",
     "image_size": 32, "augment": False, "loader": "dali", "loader_workers": 2,
-    "model": "mlp", "events": False, "hashes": True, "checkpoint_every": 3, "checkpoint_keep": 2,
+    "model": "mlp", "events": False, "hashes": True, "memory": True, "checkpoint_every": 3, "checkpoint_keep": 2,
 }  # fmt: skip
 PLACES = (
     "device", "launcher", "scheduler", "results_dir", "run_name", "save", "replay", "resume", "checkpoint_dir",

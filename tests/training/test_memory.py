@@ -1,0 +1,89 @@
+"""`--memory`: what a run records of the memory of its ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compression import Float16
+from strategies import ParamServer, RingAllReduce, ShardedRing, Strategy
+from tests.ranks import virtual_time
+from tests.runs import SMALL_ARGUMENTS, metadata, said, small
+from training import Options, run
+from training.checks import resolve
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
+from virtual_time.steps import Sizes, StepsJob, take_steps
+
+P = 4 * (2 * 64 + 64 + 64 * 2 + 2)  # bytes of `wide`
+LARGEST = 4 * 2 * 64  # of its tensors
+MODEL: dict[str, Any] = {"model": "tests.training.test_memory:wide", "memory": True, "epochs": 2}
+
+
+def wide(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """Return a network with one hidden layer."""
+    return nn.Sequential(nn.Linear(input_shape[0], 64), nn.Tanh(), nn.Linear(64, n_classes))
+
+
+def memory_of(folder: Path, strategy: Strategy, virtual: bool = True, n_gpus: int = 3, **changes: Any) -> Any:
+    launcher = virtual_time(n_gpus).launcher() if virtual else None
+    run(small(folder, strategy, n_gpus=n_gpus, **(MODEL | changes)), quiet=True, launcher=launcher)
+    return metadata(folder)["memory"]
+
+
+@pytest.mark.parametrize(("optimizer", "vectors", "numbers"), [("sgd", 1, 0), ("adamw", 2, 4), ("rmsprop", 1, 4)])
+def test_parameters_gradients_and_state_are_their_closed_forms(
+    tmp_path: Path, optimizer: str, vectors: int, numbers: int
+) -> None:
+    for strategy, servers, share in ((RingAllReduce(), 0, 1), (ShardedRing(), 0, 3), (ParamServer(), 1, 1)):
+        found = memory_of(tmp_path / strategy.name, strategy, optimizer=optimizer)
+        for rank, one in found.items():
+            most = one["most"]
+            assert most["parameters"] == P
+            updates, trains = not servers or int(rank) == 0, not servers or int(rank) > 0
+            assert most["gradients"] == P + trains * LARGEST, "no more than one gradient is held twice"
+            chunks = torch.empty(P // 4, device="meta").tensor_split(share)
+            own = chunks[(int(rank) + 1) % share].nbytes
+            assert most.get("optimizer state", 0) == (vectors * own + numbers if updates else 0), (strategy, rank)
+            assert sum(one["at_peak"].values()) == one["peak"]
+
+
+@pytest.mark.parametrize("strategy", [RingAllReduce(), ShardedRing(), ParamServer()], ids=lambda one: one.name)
+def test_processes_and_virtual_time_have_the_same_numbers_in_every_run(tmp_path: Path, strategy: Strategy) -> None:
+    codec: dict[str, Any] = {} if isinstance(strategy, ShardedRing) else {"codec": Float16()}
+    runs = [memory_of(tmp_path / str(i), strategy, virtual=i > 0, optimizer="adamw", **codec) for i in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+    assert set(runs[0]) == {"0", "1", "2"}
+    workers = [runs[0][rank] for rank in "12"]
+    assert all(one["most"]["activations"] > 16 * 64 * 4 for one in workers), "the hidden layer of a batch"
+    assert all(("messages" in one["most"]) == bool(codec) for one in workers), "codes are copied where peers read them"
+
+
+def test_the_summary_and_the_record_say_it_only_if_it_was_asked_for(tmp_path: Path) -> None:
+    given = ["--strategy", "single", *SMALL_ARGUMENTS, "--results_dir", str(tmp_path)]
+    code, text = said(*given, "--memory")
+    assert code == 0
+    assert "memory MB      peak by rank 0: 0.0; rank 0, in " in text
+    code, text = said(*given[:-1], str(tmp_path / "without"))
+    assert code == 0
+    assert "memory MB" not in text
+    assert "memory" not in metadata(tmp_path / "without")
+
+
+def test_the_meta_device_has_the_numbers_of_the_cpu() -> None:
+    given = Options(strategy=ShardedRing(), n_gpus=3, device="cpu", memory=True, optimizer="adamw",
+                    bandwidth="1gbit", latency="1ms")  # fmt: skip
+    options = resolve(given)
+    job = StepsJob(options, Sizes(1000), samples=4, steps=2, phases={})
+    cpu, meta = (
+        [one.memory for one in virtual_time(3).launch(take_steps, 3, job, device=device, roles=options.roles,
+                                                      on_report=lambda *_: None)]
+        for device in ("cpu", "meta")
+    )  # fmt: skip
+    assert cpu == meta
+    assert [one.most["optimizer state"] for one in meta] == [2 * 333 * 4 + 4, 2 * 333 * 4 + 4, 2 * 334 * 4 + 4]
+    text = " ".join(dry_run(given, ClusterOptions(compute="1s"), 7e9, quiet=True).text().split())
+    assert "memory GB peak by rank" in text
+    assert "parameters 28.000, gradients 28.000" in text

@@ -221,9 +221,10 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:
     """Return what all runs of a sweep have alike, for the title of its figure."""
     values = {
-        "parameters": chosen.parameters, "layers": chosen.layers if chosen.layers > 1 else None, "bandwidth": options.bandwidth or BANDWIDTH,
-        "latency": options.latency or LATENCY, "compute": chosen.compute, "flops": chosen.flops,
-        "batch_size": options.batch_size, "jitter": options.jitter or None,
+        "parameters": chosen.parameters, "layers": chosen.layers if chosen.layers > 1 else None,
+        "bandwidth": options.bandwidth or BANDWIDTH, "latency": options.latency or LATENCY,
+        "compute": chosen.compute, "flops": chosen.flops, "batch_size": options.batch_size,
+        "jitter": options.jitter or None,
     }  # fmt: skip
     trained = [f"{options.model} on {options.dataset}"] if not axes.keys() & {"parameters", "model", "dataset"} else []
     known = [

@@ -109,10 +109,14 @@ class HollowReplica(Replica):
 
     def pass_back(self) -> None:
         """Let the time of a backward pass pass: all tensors have a gradient, the last one first."""
-        for i in reversed(range(len(self.layout.names) if self.is_watched else 0)):
+        for i in reversed(range(len(self.layout.names))):
             if self._blocks:
                 self._told.enter_backward(self._blocks[i])
-            self.call_on_gradient(i)
+            with self._recorder.holding("gradients"):
+                gradient = torch.empty(self.layout.sizes[i], dtype=self.x.dtype, device=self.x.device)
+            if self.is_watched:
+                self.call_on_gradient(i)
+            del gradient  # it was where the strategy needs it
 
 
 class Hollow(nn.Module):

@@ -286,5 +286,7 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     layers = changes.pop("layers", 1)
     with pytest.raises(UsageError, match=rf"^{re.escape(message)}.*\Z"):
-        options = options_of(RingAllReduce(), 3, **changes)
-        dry_run(options, ClusterOptions(**cluster), parameters, 1, quiet=True, layers=layers)
+        dry_run(
+            options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True,
+            layers=layers,
+        )  # fmt: skip

@@ -6,6 +6,7 @@ size. Nothing that a strategy decides may depend on the value of an element.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -90,6 +91,11 @@ class HollowReplica(Replica):
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:
         """See Replica."""
 
+    def free_x(self) -> None:
+        """See Replica."""
+        super().free_x()
+        self.point_at(self.x)
+
     def on_gradient(self, call: Callable[[int], None]) -> None:
         """See Replica."""
         self._on_gradient, self.is_watched = call, True
@@ -133,10 +139,8 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
     `report` is called when they have "begun" and when they have "ended".
     """
-    if not job.options.memory:
+    with Memory(transport.recorder) if job.options.memory else nullcontext():
         return _take_steps(transport, report, job)
-    with Memory(transport.recorder) as memory:
-        return dataclasses.replace(_take_steps(transport, report, job), memory=memory.use())
 
 
 def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
@@ -157,12 +161,12 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
-    if recorder.memory:
-        recorder.memory.begin_training()
     report("begun")
     begun, ends = transport.now(), []
     messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
     if roles[transport.rank] == "server":
+        if recorder.memory:
+            recorder.memory.begin_training()
         strategy.serve()
     else:
         for i in strategy.steps_of_epoch(0, job.steps):
@@ -174,6 +178,8 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
                     replica.forward()
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
+            if recorder.memory:
+                recorder.memory.begin_training()  # what is sharded is so from here on
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
@@ -185,8 +191,9 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     ended = transport.now()
     report("ended")
     messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
+    memory = recorder.memory.use() if recorder.memory else None
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory)
 
 
 def _meet(transport: Transport) -> None:

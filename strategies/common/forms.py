@@ -4,9 +4,9 @@ import dataclasses
 from functools import cache
 from inspect import getfile, unwrap
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from records.formulas import as_written
+from records.formulas import as_written, evaluate
 from strategies.collectives import broadcast
 from strategies.common.traits import Coded, Traffic
 from transports.card import FAIR, IN_ORDER
@@ -45,16 +45,27 @@ def closed_form(
 
     `blocks`: into how many the model is cut, where the strategy cuts it.
     """
+    sizes = _sizes(strategy, n_gpus, nbytes, itemsize, blocks)
+    return formula.count({**sizes, "G": code.nbytes if code else nbytes})
+
+
+def footprint(
+    strategy: "Strategy", role: str, n_gpus: int, nbytes: int, state: int, itemsize: int = 4, blocks: float = 1
+) -> dict[str, float] | None:
+    """Return the bytes of each kind that a rank of this role holds; None where they have no closed form.
+
+    `state`: the bytes that the optimizer keeps if it updates all of x.
+    """
+    formulas = dataclasses.asdict(strategy.memory(role))
+    if None in formulas.values():
+        return None
+    sizes = {**_sizes(strategy, n_gpus, nbytes, itemsize, blocks), "S": state}
+    return {name.replace("_", " "): evaluate(formula, sizes) for name, formula in formulas.items()}
+
+
+def _sizes(strategy: "Strategy", n_gpus: int, nbytes: int, itemsize: int, blocks: float) -> dict[str, Any]:
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
-    sizes = {
-        "N": n_gpus,
-        "P": nbytes,
-        "G": code.nbytes if code else nbytes,
-        "n": nbytes // itemsize,
-        "w": itemsize,
-        "B": blocks,
-    }
-    return formula.count({**as_written(options), **sizes})
+    return {**as_written(options), "N": n_gpus, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
 
 
 def predict(

@@ -20,8 +20,8 @@ from virtual_time.steps import Sizes
 MOST = 2**16  # ranks
 NEVER = "never"
 CAPTION = (
-    "The smallest n_gpus at which no rank holds more in a step, in closed form (-: there is none). Activations and the\n"
-    "temporaries of an update come on top."
+    "The smallest n_gpus at which no rank holds more in a step, in closed form (-: there is none).\n"
+    "Activations and the temporaries of an update come on top."
 )
 NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
 

@@ -9,11 +9,10 @@ The kind of a storage is that of the innermost `Recorder.holding` block in which
 see `OF_PHASES`. What an optimizer keeps is found after its step, what a parameter's `.grad` is when it is complete.
 """
 
-import textwrap
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -25,13 +24,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from records import tables
+from records.memory_use import (
+    ACTIVATIONS,
+    CODECS,
+    GRADIENTS,
+    KINDS,
+    MESSAGES,
+    OTHER,
+    PARAMETERS,
+    STATE,
+    TEMPORARIES,
+    Curve,
+    MemoryUse,
+)
 from records.recorder import Recorder
 
-PARAMETERS, GATHERED, GRADIENTS, STATE = "parameters", "gathered parameters", "gradients", "optimizer state"
-BUCKETS, MESSAGES, CODECS, ACTIVATIONS = "buckets", "messages", "codec state", "activations"
-TEMPORARIES, OTHER = "temporaries", "other"
-KINDS = (PARAMETERS, GATHERED, GRADIENTS, STATE, BUCKETS, MESSAGES, CODECS, ACTIVATIONS, TEMPORARIES, OTHER)
 UNCOUNTED = ""  # of what is on its way: it counts when it is received
 OF_PHASES = {"forward": ACTIVATIONS, "backward": ACTIVATIONS, "compress": CODECS, "update": TEMPORARIES}
 
@@ -48,37 +55,6 @@ class _Block:
     nbytes: int
     born: int  # after so many changes
     ref: Any  # which ends the block with its storage
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The memory of one step: what it began with, and each change in its order.
-
-    `changes`: the phase, the kind and the bytes that came, or, if negative, went.
-    """
-
-    start: Mapping[str, int]
-    changes: list[tuple[str, str, int]]
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """The memory that a rank has used in training; evaluation is left out.
-
-    `peak`: the most bytes at a time; `phase`: the one in which that was, the last time; `at_peak`: these bytes by kind;
-    `most`: the most bytes of each kind but temporaries, which optimizer state is at first; `curve`: of the step that
-    came highest, if the rank takes steps.
-    """
-
-    peak: int
-    phase: str
-    at_peak: Mapping[str, int]
-    most: Mapping[str, int]
-    curve: Curve | None = None
-
-    def recorded(self) -> dict[str, Any]:
-        """Return all but the curve."""
-        return {"peak": self.peak, "phase": self.phase, "at_peak": dict(self.at_peak), "most": dict(self.most)}
 
 
 class Memory:
@@ -252,20 +228,6 @@ def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
         for value in state.values():
             if memory and isinstance(value, torch.Tensor):
                 memory.hold(value, STATE)
-
-
-def summary(ranks: Mapping[int, Mapping[str, Any]], unit: str = "MB") -> str:
-    """Return in some lines the peak of the memory of each rank, and of the one with the most by what it consists of.
-
-    `ranks`: what each has `recorded`; `unit`: MB or GB.
-    """
-    scale = {"MB": 1e-6, "GB": 1e-9}[unit]
-    highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
-    of, found = ranks[highest], {rank: one["peak"] * scale for rank, one in ranks.items()}
-    kinds = ", ".join(f"{kind} {nbytes * scale:.3f}" for kind, nbytes in of["at_peak"].items())
-    peaks = f"memory {unit}      peak by rank {tables.by_rank(found)}"
-    line = f"{peaks}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"
-    return textwrap.fill(line, tables.WIDTH, subsequent_indent=" " * 15)
 
 
 class _Watch(TorchDispatchMode):

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
 from tests.pools import NEEDS_MPI, Pool
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
 from tests.selection import chosen_strategy, keep_those_of
+
+settings.register_profile("on any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("on any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

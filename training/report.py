@@ -11,12 +11,11 @@ import torch
 from checkpoints import replay
 from checkpoints.folder import listed
 from launchers import Launcher
-from records import files, tables
+from records import files, memory_use, tables
 from records.errors import RunFailed
 from records.events import RunEvents
 from records.files import HASHES
 from records.machine import digests, git_commit, machine
-from records.memory import summary
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
@@ -101,6 +100,7 @@ def write(
             table = table.astype(tables.COLUMNS)
     hashes = {result.rank: result.parameter_hash for result in results}
     deaths = [death for result in results for death in result.deaths]
+    uses = {result.rank: result.memory for result in results if result.memory}
     clocks = {result.rank: result.alignment._asdict() for result in results if result.alignment}
     metadata = {
         "strategy": name,
@@ -114,7 +114,7 @@ def write(
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
-        **({"memory": use} if (use := {r.rank: r.memory.recorded() for r in results if r.memory}) else {}),
+        **({"memory": {rank: use.recorded() for rank, use in uses.items()}} if uses else {}),
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **samples_unused(options, table, data.n_train, deaths),
@@ -135,6 +135,8 @@ def write(
     others = {} if saved is None or options.save is None else {options.save: saved}
     if hashed := {result.rank: result.hashes for result in results if result.hashes}:
         others[f"{Path(options.results_dir) / options.run_name}{HASHES}"] = packed(hashed)
+    if uses:
+        others[f"{Path(options.results_dir) / options.run_name}{memory_use.SUFFIX}"] = memory_use.packed(uses)
     try:
         files.write_run(options.results_dir, options.run_name, events, table, metadata, others)
     except OSError as error:
@@ -166,7 +168,7 @@ def conclude(
         if sizes := {rank: nbytes / 1e6 for rank, nbytes in facts["optimizer_bytes"].items() if nbytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
         if memory := facts.get("memory"):
-            print(summary(memory))
+            print(memory_use.summary(memory))
         if options.checkpoint_every and not listed(options.checkpoint_folder):
             print(f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}")
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")

@@ -11,7 +11,7 @@ from checkpoints import files
 from checkpoints.folder import latest
 from records.errors import RunFailed
 from records.events import EventFile
-from records.memory import MemoryUse
+from records.memory_use import MemoryUse
 from strategies import Replica, Strategy
 from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import bytes_of, parameters_from

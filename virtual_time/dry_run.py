@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from compression import Layout
 from records.errors import UsageError
-from records.memory import MemoryUse
+from records.memory_use import MemoryUse
 from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
 from training.checks import resolve

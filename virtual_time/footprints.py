@@ -9,7 +9,7 @@ from torch import nn
 from compression import NoCodec
 from records import tables
 from records.errors import UsageError, one_line
-from records.memory import KINDS, MemoryUse
+from records.memory_use import KINDS, MemoryUse
 from strategies.common import forms
 from strategies.common.base import RunSize
 from strategies.common.descent import ByTensor

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Layout
-from records.memory import Memory, MemoryUse
+from records.memory import Memory
+from records.memory_use import MemoryUse
 from strategies import Replica
 from strategies.common.blocks import Block
 from strategies.common.passes import OnBlocks

@@ -7,6 +7,7 @@
 import base64
 import gzip
 import html
+import io
 import json
 import os
 from argparse import Namespace
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -26,6 +28,7 @@ from records.atomic import AnyPath
 from records.events import CODE, OP, OPS, PHASES
 from records.finished import RUN, BadRun, Recorded, Settings, command, load, writing
 from records.machine import unchanged
+from records.memory_use import SUFFIX, draw, load_changes
 from records.messages import ring_before, with_messages
 from records.timeline import COLOURS, window
 from records.unfinished import SUFFIXES
@@ -76,6 +79,7 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) ->
         "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
         "style": f":root {{{colours}}}\n{_part('page.css')}",
         "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
+        "memory": "".join(picture_of_memory(run) for run in runs),
         "data": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),  # nothing in it ends the script
         "script": "\n".join(_part(f"{name}.js") for name in _SCRIPTS),
     }
@@ -89,6 +93,25 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) ->
         says = f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most"
         raise _too_large(says, runs, steps, [int(room * one["n"]) for one in of_runs])
     return text
+
+
+def picture_of_memory(run: Recorded) -> str:
+    """Return HTML: the memory of the rank that used most, in one step; nothing where it was not counted."""
+    use = {int(rank): of["peak"] for rank, of in run.metadata.get("memory", {}).items()}
+    path = Path(f"{run.path}{SUFFIX}")
+    if not use or not path.exists():
+        return ""
+    changes = load_changes(path)
+    rank = max(changes["rank"].unique(), key=use.__getitem__)
+    figure, buffer = Figure((9, 3.2), dpi=100, layout="constrained"), io.BytesIO()
+    axes = figure.subplots()
+    draw(changes[changes["rank"] == rank], axes)
+    axes.set_ylabel("MB")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False, reverse=True)
+    figure.savefig(buffer)
+    text = f"Memory of rank {rank} in the step in which it used most, by kind: its changes in their order"
+    image = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return f'<details><summary>{text}</summary><img class="memory" alt="{text}" src="{image}"></details>'
 
 
 def _too_large(says: str, runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> BadRun:

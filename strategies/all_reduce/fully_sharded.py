@@ -20,7 +20,7 @@ Between epochs, when `finish` has ended, every rank has the whole model.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -40,6 +40,7 @@ class FullySharded(ShardedGradients):
     """
 
     traits = replace(ShardedGradients.traits, has_x=False)
+    packed: ClassVar[bool] = True
 
     prefetch: bool = False
     """Begin to gather a block while the one before it computes."""
@@ -91,7 +92,8 @@ class FullySharded(ShardedGradients):
         """Return x [n]: in the middle of an epoch, gathered into memory of its own."""
         if self.is_whole:
             return self.replica.x
-        x = torch.empty(self.replica.layout.n, dtype=self.x.dtype, device=self.transport.device)
+        with self.transport.recorder.holding("parameters"):
+            x = torch.empty(self.replica.layout.n, dtype=self.x.dtype, device=self.transport.device)
         for block in self.cut:
             x[block.part] = self.gathered(block)
         return x
@@ -102,7 +104,8 @@ class FullySharded(ShardedGradients):
             self.transport.recorder.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
         self.on_the_way_s = self.hidden_s = 0.0
         if not self.is_whole:
-            self.replica.point_at(self.model())
+            with self.transport.recorder.evaluating():
+                self.replica.point_at(self.model())
             self.is_whole = True
         super().finish()
 

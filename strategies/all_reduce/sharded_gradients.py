@@ -12,7 +12,7 @@ sees tensors, such as muon, chunks are cut between these.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from records.errors import RunFailed
 from strategies.all_reduce.sharded_ring import ShardedRing
@@ -28,6 +28,7 @@ class ShardedGradients(ShardedRing):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
 
     traits = Traits(reshards=True)
+    packed: ClassVar[bool] = False  # whether this rank's chunks of x lie in one vector of their own
 
     block_modules: str = ""
     """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
@@ -130,7 +131,6 @@ class ShardedGradients(ShardedRing):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See Strategy; `state` may be that of all "ranks" of a run with another number of them."""
         if "ranks" in state:
-            state = resharded(
-                state["ranks"], self.cut, self.descent, self.own, packed=len(self.descent.parameters) == 1
-            )
+            packed = self.packed or len(self.cut) == 1
+            state = resharded(state["ranks"], self.cut, self.descent, self.own, packed)
         super().load_state_dict(state)

@@ -164,8 +164,9 @@ class Descent:
         if self.is_flat:
             if parts is not None and not packed:
                 parameters = tuple(x[part] for part in parts)
-            elif len(parameters) == 1 and not (packed or isinstance(x, nn.Parameter)):
-                parameters = x.split(max(_SLICE, -(-x.numel() // _MOST_SLICES // 64) * 64) or 1)
+            if len(parameters) == 1 and not isinstance(x, nn.Parameter):
+                n = parameters[0].numel()
+                parameters = parameters[0].split(max(_SLICE, -(-n // _MOST_SLICES // 64) * 64))
             self.own: Sequence[int] = range(len(parameters))
         else:
             # Without a gradient, the tensors of other parts stay as they are, and have no state.

@@ -1,6 +1,8 @@
 """The state of a sharded run of N ranks, for one rank of a run with another number of them."""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -16,8 +18,8 @@ def resharded(
 ) -> dict[str, Any]:
     """Return the `state_dict` of the rank that owns chunk number `own` of each block; `ranks`: those of all old ranks.
 
-    `packed`: the optimizer has a rank's chunks as one vector; else one of each block. Where it sees tensors, their
-    states only change hands.
+    `packed`: the optimizer has slices of one vector, a rank's chunks; else a vector of each block. Where it sees
+    tensors, their states only change hands.
     """
     N, old = len(ranks), [one["optimizer"]["state"] for one in ranks]
     state: dict[int, State] = {}
@@ -31,8 +33,15 @@ def resharded(
         for j, block in enumerate(blocks):
             chunk, vector = block.chunks[own], _join([of_rank[(c - 1) % N][j] for c in range(N)])
             pieces.append(_part(vector, chunk.start - block.part.start, chunk.stop - block.part.start))
-        state = {0: _join(pieces)} if packed else dict(enumerate(pieces))
-    groups = ranks[0]["optimizer"]["param_groups"]
+        if packed:
+            whole, ends = _join(pieces), [0, *accumulate(p.numel() for p in descent.parameters)]
+            pieces = [_part(whole, *both) for both in pairwise(ends)]
+        state = dict(enumerate(pieces))
+    own_groups = descent.optimizer.state_dict()["param_groups"]
+    groups = [
+        group | {"params": mine["params"]}
+        for group, mine in zip(ranks[0]["optimizer"]["param_groups"], own_groups, strict=True)
+    ]
     return ranks[0] | {"optimizer": {"state": state, "param_groups": groups}}
 
 
@@ -42,17 +51,17 @@ def _of_blocks(
     """Return the states of the chunks that a rank of N had, one of each block."""
     if not packed:
         return [state[j] for j in range(len(blocks))]
-    found, start = [], 0
+    whole, found, start = _join([state[i] for i in sorted(state)]), [], 0
     for block in blocks:
         chunk = descent.parts(N, block.part)[(rank + 1) % N]
         stop = start + chunk.stop - chunk.start
-        found.append(_part(state[0], start, stop))
+        found.append(_part(whole, start, stop))
         start = stop
     return found
 
 
 def _part(state: State, start: int, stop: int) -> State:
-    return {name: v[start:stop].clone() if _is_vector(v) else v for name, v in state.items()}
+    return {name: v[start:stop].clone() if _is_vector(v) else deepcopy(v) for name, v in state.items()}
 
 
 def _join(states: Sequence[State]) -> State:

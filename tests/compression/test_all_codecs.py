@@ -50,7 +50,7 @@ def normal(layout: Layout, seed: int, dtype: torch.dtype = torch.float32) -> tor
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES, seed=st.integers(0, 2**63 - 1))
 def test_the_formulas_give_the_bytes_and_a_vector_comes_out(
     codec: Codec, layout: Layout, scope: str, dtype: torch.dtype, seed: int
@@ -148,7 +148,7 @@ def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:
 
 
 @pytest.mark.parametrize(("codec", "rounded"), [(Float16(), torch.float16), (BFloat16(), torch.bfloat16)], ids=str)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(elements=st.lists(st.floats(-65504, 65504, width=32), min_size=1, max_size=20), dtype=DTYPES)
 def test_elements_are_rounded_as_torch_rounds(
     codec: Codec, rounded: torch.dtype, elements: list[float], dtype: torch.dtype
@@ -176,7 +176,7 @@ def test_what_is_too_large_for_half_precision_is_refused() -> None:
 # Blosc
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     codec=st.builds(Blosc, level=st.integers(0, 9), shuffle=st.sampled_from(["bit", "byte", "none"])),
     vector=arrays.arrays(
@@ -196,7 +196,7 @@ def test_every_finite_vector_comes_out_of_blosc_bit_for_bit(codec: Blosc, vector
     assert decoded.numpy().tobytes() == vector.tobytes(), "the receiver's options do not matter"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(0, 7), st.sampled_from(["bit", "byte", "none"]), st.binary(max_size=200))
 def test_blosc_refuses_a_wrong_bit_and_what_is_no_code(at: int, bit: int, shuffle: str, foreign: bytes) -> None:
     end = started(Blosc(shuffle=shuffle), MIXED)

@@ -23,7 +23,7 @@ SEVERAL = Layout(("a", "bias", "deep", "b", "last"), ((30, 20), (20,), (8, 3, 5,
 # One rank
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(LAYOUTS, SCOPES, st.integers(1, 6), st.booleans(), st.integers(0, 2**63 - 1), st.sampled_from([1.0, 1e-8, 1e6]))
 def test_what_is_sent_and_what_is_kept_is_what_came_in(
     layout: Layout, scope: str, rank: int, warm_start: bool, seed: int, scale: float

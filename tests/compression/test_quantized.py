@@ -15,7 +15,7 @@ LEVELS = st.sampled_from([1, 2, 3, 7, 8, 15, 127, 128, 1000, 32767])
 # QSGD
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     layout=LAYOUTS.filter(lambda layout: layout.n > 0),
     levels=LEVELS,
@@ -82,7 +82,7 @@ def test_a_norm_times_all_levels_is_finite_or_refused(levels: int) -> None:
 # Signs
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(layout=LAYOUTS, scope=SCOPES, dtype=DTYPES, seed=st.integers(0, 1000))
 def test_what_is_sent_and_what_is_kept_is_what_came_in(
     layout: Layout, scope: str, dtype: torch.dtype, seed: int

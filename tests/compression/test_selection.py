@@ -41,7 +41,7 @@ def check_top(vector: torch.Tensor, *ks: int) -> None:
         assert np.array_equal(indices.numpy(), expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(["float32", "float64"]))
 def test_the_k_largest_are_found_in_any_vector(data: st.DataObject, dtype: str) -> None:
     values = st.one_of(st.floats(width=32, allow_nan=False), st.sampled_from([0.0, -0.0, 1.0, -1.0]))
@@ -49,7 +49,7 @@ def test_the_k_largest_are_found_in_any_vector(data: st.DataObject, dtype: str) 
     check_top(vector, data.draw(st.integers(1, len(vector))))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from(KINDS), st.integers(5 * FEW, 20 * FEW), st.floats(0, 1), st.integers(0, 99), st.booleans())
 def test_the_k_largest_are_found_by_a_sample(kind: str, n: int, logarithm: float, seed: int, single: bool) -> None:
     check_top(sample(kind, n, seed, torch.float32 if single else torch.float64), int(n**logarithm))

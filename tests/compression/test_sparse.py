@@ -53,7 +53,7 @@ def parts(scope: str) -> list[slice]:
 # What is sent
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
 def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
     kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
@@ -87,7 +87,7 @@ def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
             assert torch.equal(sender.u, u)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.sampled_from(["normal", "wide", "equal"]), scopes, st.sampled_from([0.1, 1.0]), dtypes, seeds)
 def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dtype: torch.dtype, seed: int) -> None:
     for codec in (TopK(density=density, half_values=True), DGC(density=density, half_values=True, masking=False)):
@@ -106,7 +106,7 @@ def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dty
             assert ((before - sent).abs() <= before.abs() * 2**-11 + 2**-25)[near].all(), "rounded to the nearest"
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(scopes, densities, dtypes, seeds)
 def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
     scope: str, density: float, dtype: torch.dtype, seed: int
@@ -142,7 +142,7 @@ def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_tur
 # Over many steps
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from(EVERY), scopes, dtypes, seeds)
 def test_at_density_one_the_code_is_the_vector(kind: Any, scope: str, dtype: torch.dtype, seed: int) -> None:
     codec = started(kind(density=1.0), dtype, scope=scope, momentum=0.9)

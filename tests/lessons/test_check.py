@@ -53,7 +53,7 @@ JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x"
 
 
 @pytest.mark.parametrize("lab", LABS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_one_element_of_a_result_that_is_another_is_found(lab: str, data: st.DataObject) -> None:
     case = next(case for case in LABS[lab].cases if case.n > 2 and not case.function)

@@ -31,7 +31,7 @@ def strategy_by(functions: Any) -> Mine:
     return By()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_every_client_meets_every_trap(seed: int) -> None:
     case = Case(4, 3)

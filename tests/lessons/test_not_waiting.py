@@ -42,7 +42,7 @@ def test_without_the_bound_a_hole_is_the_bound() -> None:
 
 
 @given(st.floats(0.1, 10), st.integers(0, 12))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: int) -> None:
     largest = 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
     assert not_waiting.largest_rate(curvature, tau) == pytest.approx(largest, rel=0.01)

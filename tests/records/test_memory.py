@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from records.memory import Memory, MemoryUse, summary
+from records.memory import Memory
+from records.memory_use import MemoryUse, summary
 from records.recorder import Recorder
 from tests.ranks import run, virtual_time
 from transports.base import Transport

@@ -44,7 +44,7 @@ def truth(transport: Transport, rounds: int, numel: int) -> tuple[list[tuple[str
     return receipts, transport.recorder.frame()
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(world_size=st.integers(2, 6), rounds=st.integers(1, 3), more=st.integers(0, 5))
 def test_the_chunk_of_a_message_is_the_one_that_changes(world_size: int, rounds: int, more: int) -> None:
     found: list[Any] = virtual_time(world_size).launch(truth, world_size, rounds, world_size + more)

@@ -69,7 +69,7 @@ def test_versions_stand_on_the_row_of_the_rank_that_applied() -> None:
 GRADIENTS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 300), st.booleans()), max_size=30)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(GRADIENTS)
 def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
     events = served(gradients)

@@ -166,7 +166,7 @@ def test_the_picture_shows_all_ranks_and_for_whom_they_wait() -> None:
             assert path.vertices[:, 0].max() < 1000 + 1e-6, "clipped"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.floats(0, 1e-7)), max_size=20))
 def test_slices_nest_whatever_was_recorded(spans: list[tuple[int, int, float]]) -> None:
     recorder = Recorder()

@@ -87,7 +87,7 @@ def at_random_pace(
 PACES, LATENCIES = st.sampled_from([1e-3, 1e-2, 0.2]), st.sampled_from([0.0, 1e-4, 1e-3, 1e-2])
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.integers(2, 7), st.lists(PACES, min_size=7, max_size=7), LATENCIES, st.integers(0, 99), st.integers(0, 100))
 def test_many_exchanges_at_any_pace_keep_the_mean(
     n: int, scales: list[float], latency: float, seed: int, passive_steps: int
@@ -118,7 +118,7 @@ def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[f
 MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
 def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
     deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]

@@ -128,7 +128,7 @@ def test_one_that_asks_too_late_for_an_epoch_begins_in_the_next() -> None:
 ACTS = st.tuples(st.sampled_from(["push", "push", "push", "die", "return", "return"]), st.integers(1, 3))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 2), st.integers(1, 3), st.lists(ACTS, max_size=80), st.integers(3, 15), st.integers(1, 3))
 def test_the_bound_holds_whoever_dies_and_returns(
     s: int, workers: int, acts: list[Act], samples: int, aggregate: int

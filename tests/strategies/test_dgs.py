@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compression import Layout, Setting
@@ -64,7 +64,6 @@ def test_one_worker_with_all_elements_is_momentum_sgd(optimizer: str, clip_norm:
     assert_same(Task(DGS(density=1.0), 2, optimizer, clip_norm), Task(Single(), 1, optimizer, clip_norm), 1e-10)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(0.01, 1.0), st.floats(0.1, 0.95), st.integers(1, 12))
 def test_what_is_sent_has_momentum_once_and_all_gradients_since(seed: int, R: float, m: float, steps: int) -> None:
     """u = m u_c + (the sum of eta g since it was sent), for every element when it is sent."""

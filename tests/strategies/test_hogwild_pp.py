@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.lock_free.hogwild import Hogwild
@@ -48,7 +48,6 @@ def test_what_has_moved_no_more_than_the_tolerance_waits_for_more() -> None:
     assert following.item() == 2 + 0.5 * 5, "with what has come since"
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6), st.lists(st.floats(-1e3, 1e3).filter(lambda d: abs(d) > 1e-3), min_size=1, max_size=5))
 def test_an_impulse_that_has_gone_once_round_the_ring_has_come_back_whole(C: int, impulse: list[float]) -> None:
     beta, lam = coefficients(C)

@@ -99,7 +99,7 @@ ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3))
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(KINDS), ACTS)
 def test_staleness_is_a_count_of_others_pushes(kind: type[PushFetch], acts: list[Act]) -> None:
     missed = dict.fromkeys((1, 2, 3), 0)

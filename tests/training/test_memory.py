@@ -1,5 +1,7 @@
 """`--memory`: what a run records of the memory of its ranks."""
 
+import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,10 @@ import torch
 from torch import nn
 
 from compression import Float16
-from strategies import ParamServer, RingAllReduce, ShardedRing, Strategy
+from records.finished import load
+from records.memory_use import SUFFIX, load_changes
+from records.page import make_page
+from strategies import FullySharded, ParamServer, RingAllReduce, ShardedGradients, ShardedRing, Strategy
 from tests.ranks import virtual_time
 from tests.runs import SMALL_ARGUMENTS, metadata, said, small
 from training import Options, run
@@ -48,6 +53,35 @@ def test_parameters_gradients_and_state_are_their_closed_forms(
             own = chunks[(int(rank) + 1) % share].nbytes
             assert most.get("optimizer state", 0) == (vectors * own + numbers if updates else 0), (strategy, rank)
             assert sum(one["at_peak"].values()) == one["peak"]
+
+
+@pytest.mark.parametrize("strategy", [ShardedGradients(), FullySharded()], ids=lambda one: one.name)
+def test_what_is_sharded_is_a_chunk_of_each_block_and_one_whole_block_at_a_time(
+    tmp_path: Path, strategy: Strategy
+) -> None:
+    found, block = memory_of(tmp_path, strategy, optimizer="adamw"), 4 * (2 * 64 + 64)  # bytes of the larger one
+    for rank, one in found.items():
+        chunks = [torch.empty(n, device="meta").tensor_split(3) for n in (2 * 64 + 64, 64 * 2 + 2)]
+        own = sum(of[(int(rank) + 1) % 3].nbytes for of in chunks)
+        whole = not isinstance(strategy, FullySharded)  # of x
+        assert one["at_peak"]["parameters"] == (P if whole else own)
+        assert one["most"].get("gathered parameters", 0) == (0 if whole else block)
+        assert one["most"]["gradients"] == own + block
+        assert one["most"]["buckets"] == block
+        assert one["most"]["optimizer state"] == 2 * own + 4 * (2 if whole else 1)
+
+
+def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Path) -> None:
+    found, path = memory_of(tmp_path, FullySharded(), optimizer="adamw"), tmp_path / "run"
+    changes = load_changes(f"{path}{SUFFIX}")
+    heights = changes.groupby("rank")["bytes"].apply(lambda of: of.cumsum().max())
+    assert heights.to_dict() == {int(rank): one["peak"] for rank, one in found.items()}
+    last = changes.groupby(["rank", "kind"])["bytes"].sum()
+    assert (last >= 0).all(), "no more goes than came"
+    text = make_page([load(str(path))])
+    assert "<details><summary>Memory of rank" in text
+    (image,) = re.findall(r'<img class="memory" alt="Memory of [^"]*" src="data:image/png;base64,([^"]*)">', text)
+    assert base64.b64decode(image).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("strategy", [RingAllReduce(), ShardedRing(), ParamServer()], ids=lambda one: one.name)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.ranks import HELD_BACK, LIMIT, held_back, launch, run
@@ -95,7 +95,6 @@ def sends_to_the_first(transport: Transport, plans: list[Sends]) -> Any:
 sends = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1), st.integers(0, 50).map(lambda n: n * 1e-4)))
 
 
-@settings(deadline=None)
 @given(st.lists(sends, min_size=2, max_size=3))
 def test_what_is_held_back_arrives_when_it_does_in_virtual_time(plans: list[Sends]) -> None:
     world_size = len(plans) + 2

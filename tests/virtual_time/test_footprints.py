@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from records.errors import UsageError
-from records.memory import KINDS
+from records.memory_use import KINDS
 from strategies import (
     STRATEGIES,
     AsyncParamServer,

@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.card import Card
@@ -69,7 +69,6 @@ def ends(network: Network, plan: list[Send]) -> list[tuple[float, float]]:
     return [*zip(left, found, strict=True)]
 
 
-@settings(deadline=None)
 @given(sends)
 @pytest.mark.parametrize("racks", [False, True])
 def test_messages_that_share_cards_arrive_when_the_reference_says(racks: bool, plan: list[Send]) -> None:

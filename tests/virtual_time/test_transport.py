@@ -91,7 +91,7 @@ def talk(transport: Transport, seed: int) -> list[Any]:
     return seen
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**30), N=st.integers(2, 5))
 def test_the_same_happens_every_time_and_no_clock_runs_backwards(seed: int, N: int) -> None:
     first, second = (virtual_time(N).launch(talk, N, seed) for _ in range(2))

@@ -45,6 +45,7 @@ OF_PHASES = {"forward": ACTIVATIONS, "backward": ACTIVATIONS, "compress": CODECS
 _current: ContextVar["Memory | None"] = ContextVar("memory", default=None)  # of the rank: a thread or a greenlet
 _all: list["Memory"] = []  # of this process
 _blocks: dict[int, "_Block"] = {}  # by the address of a storage
+_RESIZE = torch.UntypedStorage.resize_
 _mode = threading.local()  # modes belong to threads, and greenlets of one thread share them
 
 
@@ -73,6 +74,7 @@ class Memory:
 
     def __enter__(self) -> "Memory":
         self._before = _current.set(self)
+        torch.UntypedStorage.resize_ = _resize  # type: ignore[assignment,method-assign]
         _all.append(self)
         self._recorder.memory = self
         if not getattr(_mode, "users", 0):
@@ -89,6 +91,8 @@ class Memory:
             _mode.watch.__exit__(None, None, None)
         self._recorder.memory = None
         _all.remove(self)
+        if not _all:
+            torch.UntypedStorage.resize_ = _RESIZE  # type: ignore[method-assign]
         _current.reset(self._before)
 
     # What a rank says of itself
@@ -215,6 +219,15 @@ class Memory:
     def _note_peak(self) -> None:
         by_kind = {kind: n for kind in KINDS if (n := self.live[kind])}
         self._peak, self._peak_at = MemoryUse(self.total, self._phase, by_kind, {}), self._changes
+
+
+def _resize(storage: Any, size: int) -> Any:
+    """As FSDP frees a storage and fills it again."""
+    _RESIZE(storage, size)
+    if block := _blocks.get(storage._cdata):
+        block.memory._change(block.kind, storage.nbytes() - block.nbytes)
+        block.nbytes = storage.nbytes()
+    return storage
 
 
 def _end(key: int, _: object) -> None:

@@ -39,6 +39,12 @@ def test_a_storage_counts_once_from_its_operation_to_its_end() -> None:
         assert memory.total == 2 * 40, "its views live"
         del views, z
         assert memory.total == 0
+        y = torch.zeros(6)
+        y.untyped_storage().resize_(0)
+        assert memory.total == 0
+        y.untyped_storage().resize_(12)
+        assert memory.total == 12
+        del y
         with recorder.holding(""):
             assert torch.zeros(5).numel() == 5
         with recorder.evaluating():

@@ -30,7 +30,7 @@ from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_s
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
     "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
-    "bandwidth", "latency", "model", "results_dir", "memory",
+    "bandwidth", "latency", "model", "results_dir", "memory", "amp",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
@@ -97,6 +97,7 @@ class DryRun:
             sizes = [size / 1e9 for size, of in zip(self.memory, roles, strict=True) if of == role]
             least, most = f"{min(sizes):.4g}", f"{max(sizes):.4g}"
             memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
+        held = f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's"
         samples = samples_of_a_worker(options) * roles.count("worker")
         return "\n".join(
             [
@@ -105,8 +106,7 @@ class DryRun:
                 f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
                 f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
                 f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
-                f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
-                *([footprints.summary(options, self.sizes, counted)] if (counted := self.counted) else []),
+                footprints.summary(options, self.sizes, self.counted) if self.counted else held,
                 busiest(self.cards),
             ]
         )

@@ -9,7 +9,7 @@ from torch import nn
 from compression import NoCodec
 from records import tables
 from records.errors import UsageError, one_line
-from records.memory_use import KINDS, MemoryUse
+from records.memory_use import ACTIVATIONS, KINDS, MemoryUse
 from strategies.common import forms
 from strategies.common.base import RunSize
 from strategies.common.descent import ByTensor
@@ -21,7 +21,7 @@ MOST = 2**16  # ranks
 NEVER = "never"
 CAPTION = (
     "The smallest n_gpus at which no rank holds more in a step, in closed form (-: there is none).\n"
-    "Activations and the temporaries of an update come on top."
+    "A model's activations and the temporaries of an update come on top."
 )
 NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
 
@@ -48,28 +48,28 @@ def footprint(options: Options, sizes: Sizes, role: str, n_gpus: int) -> dict[st
         return None
     n, width = sizes.parameters, options.torch_dtype.itemsize
     blocks = n / max(sizes.layout.sizes)  # so that P / B is the largest
-    return forms.footprint(options.strategy, role, n_gpus, n * width, state_bytes(options, n), width, blocks)
+    found = forms.footprint(options.strategy, role, n_gpus, n * width, state_bytes(options, n), width, blocks)
+    copies = 2 * n if options.amp != "none" and role == "worker" else 0
+    return found and found | {ACTIVATIONS: copies}
 
 
 def summary(options: Options, sizes: Sizes, uses: Sequence[MemoryUse]) -> str:
-    """Return tables of what the ranks of each role hold: as counted on the one with the most, and in closed form."""
+    """Return tables of what the ranks of each role hold: in closed form, and as counted on the one with the most."""
     texts = []
     for role in dict.fromkeys(options.roles):
         use = max((one for one, of in zip(uses, options.roles, strict=True) if of == role), key=lambda one: one.peak)
-        expected = footprint(options, sizes, role, options.world_size)
-        formulas = dataclasses.asdict(options.strategy.memory(role))
-        rows = [[f"GB of a {role}", "counted", "formula", ""]]
+        expected = footprint(options, sizes, role, options.world_size) or {}
+        formulas = {**dataclasses.asdict(options.strategy.memory(role)), ACTIVATIONS: "2 n"}
+        rows = [[f"GB of a {role}", "", "formula", "counted"]]
         for kind in KINDS:
-            nbytes = use.most.get(kind) or use.at_peak.get(kind, 0)
-            formed = expected[kind] if expected and kind in expected else None
-            if nbytes * 1e-9 >= 0.0005 or formed:
-                formula = formulas[kind.replace(" ", "_")] if formed is not None else ""
-                rows.append([kind, f"{nbytes / 1e9:.3f}", tables.number(formed, 3, 1e-9), f"  {formula}"])
+            nbytes, of = use.most.get(kind) or use.at_peak.get(kind, 0), expected.get(kind)
+            if of or nbytes >= 0.0005e9:
+                formula = formulas[kind.replace(" ", "_")] if kind in expected else ""
+                rows.append([kind, formula, tables.number(of, 3, 1e-9), tables.number(nbytes, 3, 1e-9)])
         total = sum(expected.values()) if expected else None
-        rows.append(
-            ["at the peak", f"{use.peak / 1e9:.3f}", tables.number(total, 3, 1e-9), f"  in {use.phase or 'none'}"]
-        )
-        texts.append(tables.aligned(rows, left=1))
+        where = f"peak, in {use.phase}" if use.phase else "peak"
+        rows.append([where, "sum", tables.number(total, 3, 1e-9), tables.number(use.peak, 3, 1e-9)])
+        texts.append(tables.aligned(rows, left=2))
     return "\n".join(texts)
 
 

@@ -71,6 +71,7 @@ class HollowReplica(Replica):
         super().__init__(Hollow(sizes, transport.device, dtype), transport)
         self.layout = sizes.layout
         self._blocks: Sequence[Block] = ()
+        self._copies: list[torch.Tensor] = []
 
     def collect_one(self, i: int) -> None:
         """See Replica."""
@@ -105,13 +106,18 @@ class HollowReplica(Replica):
         """See Replica."""
         self._blocks, self._told = blocks, told
 
-    def forward(self) -> None:
-        """Let the time of a forward pass pass, block by block."""
+    def forward(self, autocast: bool) -> None:
+        """Let the time of a forward pass pass, block by block; `autocast` makes copies of parameters in bf16."""
         if self._blocks:
             self._told.begin_forward()
-            for block in self._blocks:
-                self._told.enter(block)
-                self._told.leave(block)
+        for i, n in enumerate(self.layout.sizes):
+            if self._blocks:
+                self._told.enter(self._blocks[i])
+            if autocast:
+                self._copies.append(torch.empty(n, dtype=torch.bfloat16, device=self.x.device))
+            if self._blocks:
+                self._told.leave(self._blocks[i])
+        if self._blocks:
             self._told.end_forward()
 
     def pass_back(self) -> None:
@@ -123,7 +129,8 @@ class HollowReplica(Replica):
                 gradient = torch.empty(self.layout.sizes[i], dtype=self.x.dtype, device=self.x.device)
             if self.is_watched:
                 self.call_on_gradient(i)
-            del gradient  # it was where the strategy needs it
+            del gradient  # it is where the strategy needs it
+            self._copies[i:] = []
 
 
 class Hollow(nn.Module):
@@ -176,7 +183,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
                 recorder.memory.begin_step()
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
-                    replica.forward()
+                    replica.forward(options.amp != "none")
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
             if recorder.memory:

@@ -1,6 +1,7 @@
 """The memory of a rank in closed form is what was counted, and the smallest n_gpus that fits is that of the count."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -66,10 +67,13 @@ def test_all_that_is_held_is_held_at_once(kind: type[Strategy]) -> None:
 
 def test_the_counted_and_the_closed_form_are_shown_beside_each_other() -> None:
     text = counted(options_of(FullySharded(), 4), 10**9, 20).text()
-    rows = {line[:20].strip(): line[20:].split(maxsplit=2) for line in text.splitlines() if "GB" not in line}
-    assert rows["parameters"] == ["1.000", "1.000", "P / N"]
-    assert rows["gathered parameters"] == ["0.200", "0.200", "P / B"]
-    assert rows["at the peak"] == ["3.600", "3.600", "in backward"]
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "parameters P / N 1.000 1.000" in rows
+    assert "gathered parameters P / B 0.200 0.200" in rows
+    assert "peak, in backward sum 3.600 3.600" in rows
+    text = counted(options_of(FullySharded(), 4, amp="bf16"), 10**9, 20).text()
+    assert re.search(r"activations +2 n +2\.000 +2\.000\n", text), "autocast's copies of all parameters"
+    assert re.search(r"peak, in backward +sum +5\.600 +5\.600\n", text)
     text = counted(options_of(ParamServer(), 3), 10**9).text()
     assert "GB of a server" in text
     assert "GB of a worker" in text

@@ -260,13 +260,13 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
     return axes
 
 
-def _check_fits(gigabytes: float, values: Mapping[str, str], is_dry: bool) -> None:
+def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
     if not 0 < gigabytes <= 1e9:
         raise UsageError(f"--fits_gb {gigabytes:g}: must be above 0 and at most 1e9, such as 80")
     if not is_dry:
         raise UsageError(f"--fits_gb {gigabytes:g}: of --parameters, or of a --model on --device meta; give one")
-    if "n_gpus" in values:
-        raise UsageError("--fits_gb finds n_gpus; leave it out of --sweep")
+    if options.n_gpus is not None:
+        raise UsageError(f"--n_gpus {options.n_gpus}: --fits_gb finds it; leave one out")
 
 
 def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, SimulationOptions]:
@@ -275,7 +275,7 @@ def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, Simu
     try:
         options, chosen = parse_with([*given, *more], None, "", SimulationOptions)
         if chosen.fits_gb is not None:
-            _check_fits(chosen.fits_gb, values, options.device == "meta" or chosen.parameters is not None)
+            _check_fits(options, chosen.fits_gb, _is_dry(options, chosen))
             check_model(fit(options), chosen, chosen.parameters, chosen.steps, chosen.layers)
         elif _is_dry(options, chosen):
             check_dry(fit(options), chosen, chosen.parameters, chosen.steps, chosen.layers)

@@ -154,8 +154,9 @@ def test_the_smallest_number_of_ranks_that_fit(tmp_path: Path) -> None:
         ["fully_sharded", "2", "2"],
         ["dgs", "-", "-"],
     ]
-    code, text = said(tmp_path, "--strategy", "sharded_ring", "--optimizer", "adam", "--parameters", "7e9", "--layers",
-                      "32", "--fits_gb", "80", data=())  # fmt: skip
+    code, text = said(tmp_path, "--optimizer", "adam", "--parameters", "13e9", "--layers", "40", "--fits_gb", "80",
+                      "--sweep", "strategy=sharded_ring,sharded_gradients,fully_sharded", data=())  # fmt: skip
     assert code == 0, text
-    assert text.splitlines()[1].split() == ["sharded_ring", "3"]
+    found = [tuple(line.split()) for line in text.splitlines()[1:4]]
+    assert found == [("sharded_ring", "never"), ("sharded_gradients", "7"), ("fully_sharded", "3")], "as the page says"
     assert list(tmp_path.iterdir()) == [], "nothing is recorded"

@@ -27,7 +27,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.common.blocks import Block
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from transports.base import Work
 
 
@@ -49,6 +49,10 @@ class FullySharded(ShardedGradients):
         """For each of B blocks its chunk to everyone, twice, and N - 1 chunks of the gradient, one after the other."""
         sent = Traffic("3 (N - 1) B", "3 (N - 1) P / N")
         return Cost(worker=sent, path=Traffic("(N + 1) B", "3 (N - 1) P / N"))
+
+    def memory(self, role: str) -> Footprint:
+        """As with sharded gradients; a chunk of x too, and a block of it, gathered."""
+        return replace(super().memory(role), parameters="P / N", gathered_parameters="P / B")
 
     def setup(self) -> None:
         """Allocate this rank's chunks of x; gather and free in the passes."""

@@ -20,7 +20,7 @@ from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
 from strategies.common.blocks import Block
 from strategies.common.resharding import gathered, part_of
-from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from transports.base import Work
 
 
@@ -41,6 +41,10 @@ class ShardedGradients(ShardedRing):
         """For each of B blocks N - 1 chunks of the gradient, then N - 1 of x."""
         ring = Traffic("2 (N - 1) B", "2 (N - 1) P / N")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """A chunk of g and of the state; the gradients of a block, and their copy."""
+        return Footprint(gradients="P / N + P / B", optimizer_state="S / N", buckets="P / B")
 
     def setup(self) -> None:
         """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""

@@ -32,7 +32,7 @@ from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.descent import is_flat, sgd_of
 from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Cost, Traffic, Traits
+from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -64,6 +64,10 @@ class DGS(Served):
             code=SAMomentum(density=self.density),
             scope="tensor" if self.per_tensor else "vector",
         )
+
+    def memory(self, role: str) -> Footprint:
+        """What codes need depends on them."""
+        return Footprint(other=None)
 
     def check(self, run: RunSize) -> None:
         """Something must be sent; the rate and the momentum are those of SGD, which the worker takes itself."""

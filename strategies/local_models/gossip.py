@@ -23,7 +23,7 @@ import torch
 
 from records.errors import one_of
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"
@@ -40,6 +40,10 @@ class Gossip(Drifting):
         """x to each neighbour; the messages to several set off together."""
         neighbours = "min(2, N - 1)" if self.topology == RING else "min(1, N - 1)"
         return Cost(worker=Traffic(neighbours, f"{neighbours} P"), path=Traffic("min(1, N - 1)", f"{neighbours} P"))
+
+    def memory(self, role: str) -> Footprint:
+        """The mean over the ranks, and that over the neighbours."""
+        return Footprint(other="2 P")
 
     def check(self, run: RunSize) -> None:
         """The topology is one of the two."""

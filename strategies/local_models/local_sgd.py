@@ -19,7 +19,7 @@ import torch
 from records.errors import UsageError, between, one_of
 from strategies.collectives import ring_all_reduce
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 
@@ -40,6 +40,12 @@ class LocalSGD(Drifting):
         """A ring every local_steps steps."""
         ring = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """The mean; with an outer optimizer, the x that the round began with, and its momentum."""
+        if self.outer_optimizer == "average":
+            return super().memory(role)
+        return Footprint(optimizer_state="S" if self.outer_momentum == 0 else "S + P", other="2 P")
 
     def check(self, run: RunSize) -> None:
         """A round has a step; the options of the outer optimizer need one."""

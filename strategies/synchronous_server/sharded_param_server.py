@@ -15,7 +15,7 @@ norm.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,7 +23,7 @@ from records.errors import between
 from strategies.collectives import broadcast, gather_and_add
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from strategies.common.workers import GRADIENT, SERVER
 
 
@@ -44,6 +44,10 @@ class ShardedParamServer(Served):
             path=Traffic("2", "2 max(N - servers, servers) P / servers"),
             in_order=Traffic("2", "N P / servers"),
         )
+
+    def memory(self, role: str) -> Footprint:
+        """A server keeps the state of its slice."""
+        return replace(super().memory(role), optimizer_state="S / servers" if role == "server" else "0")
 
     def roles(self, world_size: int) -> list[str]:
         """Ranks 0 to S - 1 serve, the others work. At least one does either, also for an S that `check` refuses."""

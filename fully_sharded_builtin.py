@@ -62,13 +62,13 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
     def check(self, run: RunSize) -> None:
         """See Strategy."""
         make = run.optimizer
-        if make and not (isinstance(make, ByTensor) or is_elementwise(make)):
-            raise UsageError(f"--optimizer: {self.name} cannot cut what updates whole tensors; take adamw")
+        if make and (isinstance(make, ByTensor) or not is_elementwise(make)):
+            raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
 
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and shard a copy of the model, with which it shares what is not trained."""
         device = self.transport.device
-        if not self.join() and device.type == "cuda":
+        if not self.connect() and device.type == "cuda":
             raise UsageError(f"--device cuda: {self.name} needs a GPU for each rank; take --device cpu")
         self.is_whole = True  # the original has the parameters
         self.pieces = 0  # of this step

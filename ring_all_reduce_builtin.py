@@ -65,12 +65,12 @@ class BuiltinRingAllReduce(Builtin):
 
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and wrap the model in DDP."""
-        gpu_each = self.join()
+        gpu_each = self.connect()
         self.ddp = DistributedDataParallel(model, device_ids=[self.transport.device] if gpu_each else None)
         _KEPT.append(self.ddp)
         return self.ddp
 
-    def join(self) -> bool:
+    def connect(self) -> bool:
         """Start torch.distributed; return whether each rank has a GPU."""
         transport = self.transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size

@@ -76,8 +76,8 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         self.sharded = deepcopy(model, {id(tensor): tensor for tensor in untrained})
         parameters, blocks = trained(self.sharded), blocks_of(self.sharded, layout_of(model), self.block_modules)
         modules = dict.fromkeys(block.module for block in blocks if block.module is not self.sharded)
-        self.in_blocks = sum(block.n for block in blocks if block.module in modules)
-        if sum(p.numel() for module in modules for p in trained(module)) != self.in_blocks:
+        self.of_all, self.of_blocks = (sum(p.nbytes for one in of for p in trained(one)) for of in ([model], modules))
+        if self.of_blocks != sum(block.n for block in blocks if block.module in modules) * parameters[0].itemsize:
             raise UsageError(f"--block_modules: {self.name} takes no parameters that are in several; give others")
         mesh = init_device_mesh(device.type, (self.transport.world_size,))
         ignored = set(self.sharded.parameters()) - set(parameters)
@@ -87,7 +87,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
 
     def begin_piece(self, last: bool) -> None:
         """Reduce only with the last piece of an accumulated gradient; keep no whole model meanwhile."""
-        self.pieces = self.pieces + 1
+        self.pieces += 1
         assert isinstance(self.sharded, FSDPModule)
         self.sharded.set_requires_gradient_sync(last)
         if self.is_whole:
@@ -98,10 +98,8 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
 
     def count_bytes(self) -> float:
         """(N - 1)/N of the parameters for each gathering and reduction."""
-        N, P = self.transport.world_size, sum(p.nbytes for p in trained(self.sharded))
-        in_blocks = self.in_blocks * P // sum(p.numel() for p in trained(self.sharded))
-        pieces, self.pieces = self.pieces, 0
-        return (N - 1) / N * (pieces * (P + in_blocks) + P)
+        N, pieces, self.pieces = self.transport.world_size, self.pieces, 0
+        return (N - 1) / N * (pieces * (self.of_blocks + self.of_all) + self.of_all)
 
     @contextmanager
     def whole(self) -> Iterator[None]:

@@ -1,15 +1,12 @@
-"""The baseline of fully_sharded: torch.distributed.fsdp.fully_shard (FSDP2), with the options of train.py.
+"""The baseline of fully_sharded: torch's fully_shard (FSDP2), with the options of train.py.
 
 python fully_sharded_builtin.py --n_gpus 4
 python -m records.compare results/*.json
 
-Same data, batches, seed, optimizer and records, and the weight of each rank's loss as in ring_all_reduce_builtin.py.
-Each block of the model is sharded, then the whole, with the defaults of fully_shard: of the rest of the model they keep
-the parameters between the two passes. Bytes are those of that, from formula, without the padding of fully_shard. Of the
-pieces of an accumulated gradient, only the last reduces.
-
-The optimizer updates DTensors. Frozen parameters are not sharded. Between epochs every rank has the whole model, in a
-module of its own, which is evaluated and saved.
+Data, batches, records and the weights of losses are those of ring_all_reduce_builtin.py. Each block of the model is
+sharded, then the whole, with the defaults of fully_shard: they keep the rest of the model between the two passes. Its
+padding is not counted. Of the pieces of an accumulated gradient, the last reduces. The optimizer sees DTensors. Frozen
+parameters are not sharded. Between epochs every rank has the whole model, too.
 """
 
 import sys
@@ -34,11 +31,10 @@ from torch.utils._pytree import tree_map_only
 
 from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import RunSize
-from strategies.all_reduce.fully_sharded import FullySharded
+from strategies import FullySharded, RunSize
 from strategies.common.blocks import blocks_of, free, give
 from strategies.common.descent import ByTensor, is_elementwise
-from strategies.common.replica import layout_of, other_tensors, trained
+from strategies.common.replica import layout_of, trained
 from strategies.common.traits import Cost, Traits
 from training.command_line import main
 
@@ -61,40 +57,35 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
 
     def check(self, run: RunSize) -> None:
         """See Strategy."""
-        make = run.optimizer
-        if make and (isinstance(make, ByTensor) or not is_elementwise(make)):
+        if run.optimizer and (isinstance(run.optimizer, ByTensor) or not is_elementwise(run.optimizer)):
             raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
 
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and shard a copy of the model, with which it shares what is not trained."""
-        device = self.transport.device
-        if not self.connect() and device.type == "cuda":
+        device, frozen = self.transport.device.type, {p for p in model.parameters() if not p.requires_grad}
+        if not self.connect() and device == "cuda":
             raise UsageError(f"--device cuda: {self.name} needs a GPU for each rank; take --device cpu")
-        self.is_whole = True  # the original has the parameters
-        self.pieces = 0  # of this step
-        untrained = [*other_tensors(model), *model.buffers()]
-        self.sharded = deepcopy(model, {id(tensor): tensor for tensor in untrained})
-        parameters, blocks = trained(self.sharded), blocks_of(self.sharded, layout_of(model), self.block_modules)
-        modules = dict.fromkeys(block.module for block in blocks if block.module is not self.sharded)
-        self.of_all, self.of_blocks = (sum(p.nbytes for one in of for p in trained(one)) for of in ([model], modules))
-        if self.of_blocks != sum(block.n for block in blocks if block.module in modules) * parameters[0].itemsize:
+        self.sharded = sharded = deepcopy(model, {id(t): t for t in (*frozen, *model.buffers())})
+        self.layout, self.is_whole, self.pieces = layout_of(model), True, 0
+        blocks = [one for one in blocks_of(sharded, self.layout, self.block_modules) if one.module is not sharded]
+        modules = dict.fromkeys(block.module for block in blocks)
+        in_blocks = [p for module in modules for p in trained(module)]
+        if len(in_blocks) != sum(len(block.tensors) for block in blocks):
             raise UsageError(f"--block_modules: {self.name} takes no parameters that are in several; give others")
-        mesh = init_device_mesh(device.type, (self.transport.world_size,))
-        ignored = set(self.sharded.parameters()) - set(parameters)
-        for module in (*modules, self.sharded):
-            fully_shard(module, mesh=mesh, ignored_params=ignored)
-        return self.sharded
+        self.of_all, self.of_blocks = (sum(p.nbytes for p in of) for of in (trained(model), in_blocks))
+        mesh = init_device_mesh(device, (self.transport.world_size,))
+        for module in (*modules, sharded):
+            fully_shard(module, mesh=mesh, ignored_params=frozen)
+        return sharded
 
     def begin_piece(self, last: bool) -> None:
-        """Reduce only with the last piece of an accumulated gradient; keep no whole model meanwhile."""
+        """Reduce only with the last piece of an accumulated gradient; meanwhile the original has no parameters."""
         self.pieces += 1
         assert isinstance(self.sharded, FSDPModule)
         self.sharded.set_requires_gradient_sync(last)
-        if self.is_whole:
-            self.is_whole = False
-            for name, parameter in self.original.named_parameters():
-                if parameter.requires_grad:
-                    free(parameter, name)
+        for parameter, name in zip(trained(self.original), self.layout.names, strict=True) if self.is_whole else ():
+            free(parameter, name)
+        self.is_whole = False
 
     def count_bytes(self) -> float:
         """(N - 1)/N of the parameters for each gathering and reduction."""
@@ -102,9 +93,9 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         return (N - 1) / N * (pieces * (self.of_blocks + self.of_all) + self.of_all)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """See Builtin: all blocks are gathered."""
-        modules = [module for module in self.sharded.modules() if isinstance(module, FSDPModule)]
+    def unreduced(self) -> Iterator[None]:
+        """See Builtin: the parameters that have those gradients are the gathered ones."""
+        modules = [one for one in self.sharded.modules() if isinstance(one, FSDPModule) and self.pieces > 1]
         for module in modules:
             module.unshard()
         yield
@@ -115,37 +106,32 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         """Return the parameters [n], gathered in the middle of an epoch."""
         if self.is_whole:
             return super().model()
-        with self.whole():
-            return torch.cat([p.detach().reshape(-1) for p in trained(self.sharded)])
+        return torch.cat(
+            [p.full_tensor().detach().reshape(-1) for p in trained(self.sharded) if isinstance(p, DTensor)]
+        )
 
     def finish(self) -> None:
         """Give every rank the whole model, too."""
         super().finish()
-        for parameter, view in zip(trained(self.original), layout_of(self.original).views(self.model()), strict=True):
+        for parameter, view in zip(trained(self.original), self.layout.views(self.model()), strict=True):
             give(parameter, view)
         self.is_whole = True
 
     def state_dict(self) -> dict[str, Any]:
-        """See Builtin: x is whole, the optimizer's state is this rank's part."""
+        """See Builtin: x is whole, the optimizer's state is of this rank's chunks."""
         return dict(tree_map_only(DTensor, DTensor.to_local, super().state_dict()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See Builtin."""
         super().load_state_dict(state)
-        for p, whole in zip(trained(self.sharded), trained(self.original), strict=True):
+        for p, whole in zip(self.descent.parameters, trained(self.original), strict=True):
             assert isinstance(p, DTensor)
-            p.detach().copy_(distribute_tensor(whole.detach(), p.device_mesh, p.placements))
+            mesh, places = p.device_mesh, p.placements
+            p.detach().copy_(distribute_tensor(whole.detach(), mesh, places))
             of = self.descent.optimizer.state[p]
             for name, part in of.items():
                 if isinstance(part, torch.Tensor) and part.shape == p.to_local().shape:
-                    of[name] = DTensor.from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
-
-    @property
-    def state_bytes(self) -> int:
-        """See Strategy: of this rank's part."""
-        state = self.descent.optimizer.state.values()
-        tensors = [t.to_local() if isinstance(t, DTensor) else t for of in state for t in of.values()]
-        return sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
+                    of[name] = DTensor.from_local(part, mesh, places, shape=p.shape, stride=p.stride())
 
 
 if __name__ == "__main__":

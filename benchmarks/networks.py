@@ -1,5 +1,6 @@
 """The networks of the benchmarks, their batches and optimizer: `python train.py --model benchmarks.networks:mlp`."""
 
+from collections.abc import Callable
 from math import prod
 
 import torch
@@ -26,7 +27,7 @@ def mlp(input_shape: tuple[int, ...], n_classes: int, width: int = 2048) -> nn.M
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, n_classes))
 
 
-MODELS = {"cnn": cnn, "mlp": mlp, "gpt": GPT}
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "mlp": mlp, "gpt": GPT}
 CONTEXT, N_TOKENS = 64, 106  # of the text of `--dataset text`
 
 

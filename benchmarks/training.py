@@ -3,9 +3,11 @@ at least 1.15 times), param_server at least 1.1 times as fast as the same exchan
 fully_sharded at least 1.3 times as fast as FSDP2 (GPT of 240,000 parameters).
 
 python benchmarks/training.py --n_gpus 2
+python benchmarks/training.py --models gpt --batch_size 8
 
-Samples/s of all workers together, on random 28 x 28 pixels or 64 characters, SGD with momentum. Both sides of a pair live in the same
-processes and blocks of steps alternate; before any is timed, the two must have come to the same parameters.
+Samples/s of all workers together, on random 28 x 28 pixels or 64 characters, SGD with momentum. Both sides of a pair
+live in the same processes and blocks of steps alternate; before any is timed, the two must have come to the same
+parameters.
 """
 
 import sys
@@ -73,8 +75,8 @@ class TrainingSettings(StepSettings):
 
     n_gpus: int = 2
     """Number of processes; a parameter server counts as one."""
-    models: tuple[Literal["cnn", "mlp", "gpt"], ...] = ("cnn", "mlp", "gpt")
-    """Which networks."""
+    models: tuple[Literal["cnn", "mlp", "gpt"], ...] = ("cnn", "mlp")
+    """Which networks; fully_sharded trains the GPT, the others the CNN and the MLP."""
 
     least = {"n_gpus": 2}
 

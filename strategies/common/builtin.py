@@ -55,8 +55,8 @@ class Builtin(Strategy):
     def begin_piece(self, last: bool) -> None:
         """Prepare for one of the pieces in which a step's gradient is computed; most need not."""
 
-    def whole(self) -> AbstractContextManager[None]:
-        """In the block, torch's module has all of its parameters, and of their gradients before they are shared."""
+    def unreduced(self) -> AbstractContextManager[None]:
+        """In the block, the parameters of torch's module have the gradients of the pieces before the last."""
         return nullcontext()
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Original(Replica):
     def recount(self, n: int, expected: int) -> None:
         """See Replica."""
         before, self._weight = self._weight, self._way.loss_weight(n, self._way.sum_of_all(n))
-        with self._way.whole():
+        with self._way.unreduced():
             self._scale(expected / n * self._weight / before)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -129,7 +129,6 @@ TABLE: dict[str, tuple[str, Callable[[Rows], Lines]]] = {
     "all_reduce_mpi_2": ("all_reduce --world_size 2 --peers mpi", _MPI),
     "all_reduce_mpi_4": ("all_reduce --world_size 4 --peers mpi", _MPI),
     "training": ("training", _training),
-    "training_gpt": ("training --models gpt --batch_size 8", _training),
     "parameter_server": ("parameter_server --repeats 7", _parameter_server),
     "startup": ("startup", _startup),
     "prediction": ("prediction", _prediction),

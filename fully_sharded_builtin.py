@@ -3,10 +3,9 @@
 python fully_sharded_builtin.py --n_gpus 4
 python -m records.compare results/*.json
 
-Data, batches, records and the weights of losses are those of ring_all_reduce_builtin.py. Each block of the model is
-sharded, then the whole, with the defaults of fully_shard: they keep the rest of the model between the two passes. Its
-padding is not counted. Of the pieces of an accumulated gradient, the last reduces. The optimizer sees DTensors. Frozen
-parameters are not sharded. Between epochs every rank has the whole model, too.
+What is the same is said in ring_all_reduce_builtin.py. Each block of the model is sharded, then the whole, with the
+defaults of fully_shard, which keep the rest of the model between the two passes. The optimizer sees DTensors. Frozen
+parameters are not sharded. Bytes are counted without padding. Between epochs every rank has the whole model, too.
 """
 
 import sys
@@ -60,28 +59,27 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         if run.optimizer and (isinstance(run.optimizer, ByTensor) or not is_elementwise(run.optimizer)):
             raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
 
-    def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
+    def parallel(self, model: nn.Module, n_gpus: int) -> Any:
         """Start torch.distributed and shard a copy of the model, with which it shares what is not trained."""
         device, frozen = self.transport.device.type, {p for p in model.parameters() if not p.requires_grad}
         if not self.connect() and device == "cuda":
             raise UsageError(f"--device cuda: {self.name} needs a GPU for each rank; take --device cpu")
-        self.sharded = sharded = deepcopy(model, {id(t): t for t in (*frozen, *model.buffers())})
+        self.sharded: Any = deepcopy(model, {id(t): t for t in (*frozen, *model.buffers())})
         self.layout, self.is_whole, self.pieces = layout_of(model), True, 0
-        blocks = [one for one in blocks_of(sharded, self.layout, self.block_modules) if one.module is not sharded]
-        modules = dict.fromkeys(block.module for block in blocks)
+        cut = blocks_of(self.sharded, self.layout, self.block_modules)
+        modules = dict.fromkeys(block.module for block in cut if block.module is not self.sharded)
         in_blocks = [p for module in modules for p in trained(module)]
-        if len(in_blocks) != sum(len(block.tensors) for block in blocks):
+        if len(in_blocks) != sum(len(block.tensors) for block in cut if block.module in modules):
             raise UsageError(f"--block_modules: {self.name} takes no parameters that are in several; give others")
         self.of_all, self.of_blocks = (sum(p.nbytes for p in of) for of in (trained(model), in_blocks))
         mesh = init_device_mesh(device, (self.transport.world_size,))
-        for module in (*modules, sharded):
+        for module in (*modules, self.sharded):
             fully_shard(module, mesh=mesh, ignored_params=frozen)
-        return sharded
+        return self.sharded
 
     def begin_piece(self, last: bool) -> None:
         """Reduce only with the last piece of an accumulated gradient; meanwhile the original has no parameters."""
         self.pieces += 1
-        assert isinstance(self.sharded, FSDPModule)
         self.sharded.set_requires_gradient_sync(last)
         for parameter, name in zip(trained(self.original), self.layout.names, strict=True) if self.is_whole else ():
             free(parameter, name)

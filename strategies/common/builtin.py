@@ -105,13 +105,12 @@ class Builtin(Strategy):
 class Original(Replica):
     """A model that is left as it is, for a built-in way to work on."""
 
-    is_watched = False
-
     def __init__(self, way: Builtin, model: nn.Module, n_gpus: int) -> None:
         self.model = self.wrapped = model
         self.n_gpus = n_gpus
         self.interruption = nullcontext
         self._way, self._weight = way, 1.0
+        self.is_watched = not way.traits.has_x
 
     @property
     def module(self) -> nn.Module:

@@ -75,10 +75,10 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         mesh, recorder = init_device_mesh(device, (self.transport.world_size,)), self.transport.recorder
         for module in (*modules, self.sharded):
             with recorder.holding("parameters"):
-                fully_shard(module, mesh=mesh, ignored_params=frozen)
+                sharded = fully_shard(module, mesh=mesh, ignored_params=frozen)
             with recorder.holding("gathered parameters"):  # whose memory is given back, and taken again
-                module.unshard()
-                module.reshard()
+                sharded.unshard()
+                sharded.reshard()
         return self.sharded
 
     def begin_piece(self, last: bool) -> None:

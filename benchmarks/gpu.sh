@@ -48,9 +48,11 @@ dali = [one.version for one in importlib.metadata.distributions() if one.name.st
 print("DALI", *dali or ["is not installed; what needs it is left out"])'
 run nvidia-smi
 run python -m pytest -n 0 -v -m gpu tests
-ranks=$(python -c 'import torch; print(max(2, torch.cuda.device_count()))')
+gpus=$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')
+ranks=$((gpus > 1 ? gpus : 2))
 train train.py --strategy ring_all_reduce
 train ring_all_reduce_builtin.py
+ranks=$gpus train fully_sharded_builtin.py # which needs a GPU for each
 train train.py --strategy param_server
 train train.py --strategy dgs
 printf '\n%s\n' "$summary" | tee -a "$report"

@@ -238,7 +238,10 @@ def _end(key: int, _: object) -> None:
 def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
     if memory := _current.get():
         for parameter, state in optimizer.state.items():
-            memory._hold_gradient(parameter)
+            if isinstance(parameter.grad, torch.Tensor):
+                block = _blocks.get(_own_part(parameter.grad).untyped_storage()._cdata)
+                if block and block.kind == ACTIVATIONS:  # FSDP has put it there, without autograd
+                    memory.hold(parameter.grad, GRADIENTS)
             for value in state.values():
                 if isinstance(value, torch.Tensor):
                     memory.hold(value, STATE)

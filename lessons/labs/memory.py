@@ -158,7 +158,7 @@ class _Rank:
             if there > nbytes and not text:
                 memory = self.memory.get(kind) if name != GATHER else None
                 why = _explain_kept(block, FIELDS[kind], memory and memory())
-                found = f"{there:,} bytes of {kind} are held; expected {nbytes:,}. {why}"
+                found = f"{there:,} bytes of {kind} are held; expected {nbytes:,}: {why}"
                 self.kept[kind] = f"{self.begin} {name}({block.name}), {found}", memory
 
 

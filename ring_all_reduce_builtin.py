@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from records.events import HIDDEN
 from strategies.common.builtin import Builtin
-from strategies.common.replica import float_buffers
+from strategies.common.replica import float_buffers, trained
 from strategies.common.traits import Cost, Traffic
 from training.command_line import main
 from transports.base import Transport
@@ -65,13 +65,18 @@ class BuiltinRingAllReduce(Builtin):
 
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
         """Start torch.distributed and wrap the model in DDP."""
+        gpu_each = self.connect()
+        self.ddp = DistributedDataParallel(model, device_ids=[self.transport.device] if gpu_each else None)
+        _KEPT.append(self.ddp)
+        return self.ddp
+
+    def connect(self) -> bool:
+        """Start torch.distributed; return whether each rank has a GPU."""
         transport = self.transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
-        self.ddp = DistributedDataParallel(model, device_ids=[transport.device] if gpu_each else None)
-        _KEPT.append(self.ddp)
         self.n_of_all = 0  # of what the loss is a mean of, in the global batch, where the loop says so
-        return self.ddp
+        return gpu_each
 
     def loss_weight(self, n: int, n_of_all: int) -> float:
         """n_k N / sum n: DDP divides the sum of the gradients by N."""
@@ -88,15 +93,18 @@ class BuiltinRingAllReduce(Builtin):
         """All-reduce only with the last piece of an accumulated gradient."""
         self.ddp.require_backward_grad_sync = last
 
+    def count_bytes(self) -> float:
+        """Return what this rank has sent in a step."""
+        P = sum(p.nbytes for p in trained(self.original))
+        return self.cost().worker.count({"N": self.transport.world_size, "P": P})[1]
+
     def step(self, n: int) -> None:
         """The optimizer, on each rank; the gradients have been averaged in the backward pass."""
         N = self.transport.world_size
         if N > 1:
-            P = sum(p.numel() * p.element_size() for p in self.ddp.parameters() if p.requires_grad)
-            _, nbytes = self.cost().worker.count({"N": N, "P": P})
-            now = self.transport.now()
+            nbytes, now = int(self.count_bytes()), self.transport.now()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
-                self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", int(nbytes))
+                self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", nbytes)
         self.descent.step(None, self.n_of_all or N * n)
         self.descent.optimizer.zero_grad()
 

@@ -44,11 +44,13 @@ from training.preflight import prepare
 from training.run import run
 from transports.card import Card
 from virtual_time import cluster as clusters
+from virtual_time import footprints
 from virtual_time.calibration import part_of_a_step
 from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import DryRun, dry_run
+from virtual_time.dry_run import DryRun, check_model, dry_run
 from virtual_time.dry_run import check as check_dry
 from virtual_time.launcher import Death, VirtualTime
+from virtual_time.meta_models import sizes_of
 from virtual_time.network import Network
 from workloads.data import Data
 
@@ -66,6 +68,11 @@ class SimulationOptions(ClusterOptions):
     parameters: float | None = None
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
+    layers: int = 1
+    """Layers of equal size in these parameters. The passes compute one after the other."""
+    fits_gb: float | None = None
+    """Find the smallest n_gpus at which no rank holds more than so many GB, in closed form, and take no step; with
+    --sweep a table of them: strategies below each other, all else side by side."""
     steps: int | None = None
     """How many steps are timed then. Default: 1, or about 40 where the first is not like those that follow."""
 
@@ -115,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             simulate_script(given, __doc__ or "")
             return
         options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
-        if chosen.sweep:
+        if chosen.sweep or chosen.fits_gb is not None:
             sweep(given, chosen)
         else:
             print(_run(options, chosen).text())
@@ -127,12 +134,14 @@ def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Si
     """Train, or only time steps. Raises UsageError, RunFailed."""
     if not _is_dry(options, chosen):
         return simulate(options, chosen, quiet)
-    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet)
+    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
 
 
 def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
     """Return whether steps are only timed. Raises UsageError."""
     dry = chosen.parameters is not None or options.device == "meta"
+    if chosen.layers != 1 and not dry:
+        raise UsageError(f"--layers {chosen.layers}: of --parameters, which is missing; a --model has its own layers")
     if chosen.steps is not None and not dry:
         raise UsageError(
             "--steps: of what is only timed; a training has --epochs; give --parameters or --device meta too"
@@ -195,6 +204,10 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     axes = _axes(chosen)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, one) for one in combinations]  # before the first starts: none is wrong
+    if chosen.fits_gb is not None:
+        models = [(options, sizes_of(options, one.parameters, one.layers)) for options, one in runs]
+        print(footprints.table(combinations, models, chosen.fits_gb))
+        return
     folder = Path(runs[0][0].results_dir)
     check_writable_by("results_dir", folder)
     rows = []
@@ -217,9 +230,10 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:
     """Return what all runs of a sweep have alike, for the title of its figure."""
     values = {
-        "parameters": chosen.parameters, "bandwidth": options.bandwidth or BANDWIDTH,
-        "latency": options.latency or LATENCY, "compute": chosen.compute, "flops": chosen.flops,
-        "batch_size": options.batch_size, "jitter": options.jitter or None,
+        "parameters": chosen.parameters, "layers": chosen.layers if chosen.layers > 1 else None,
+        "bandwidth": options.bandwidth or BANDWIDTH, "latency": options.latency or LATENCY,
+        "compute": chosen.compute, "flops": chosen.flops, "batch_size": options.batch_size,
+        "jitter": options.jitter or None,
     }  # fmt: skip
     trained = [f"{options.model} on {options.dataset}"] if not axes.keys() & {"parameters", "model", "dataset"} else []
     known = [
@@ -246,16 +260,30 @@ def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
     return axes
 
 
+def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
+    if not 0 < gigabytes <= 1e9:
+        raise UsageError(f"--fits_gb {gigabytes:g}: must be above 0 and at most 1e9, such as 80")
+    if not is_dry:
+        raise UsageError(f"--fits_gb {gigabytes:g}: of --parameters, or of a --model on --device meta; give one")
+    if options.n_gpus is not None:
+        raise UsageError(f"--n_gpus {options.n_gpus}: --fits_gb finds it; leave one out")
+
+
 def _varied(given: Sequence[str], values: dict[str, str]) -> tuple[Options, SimulationOptions]:
     """Return the options of the command line with these of the sweep. Raises UsageError."""
     more = [f"--{name}={value}" for name, value in values.items()]
     try:
         options, chosen = parse_with([*given, *more], None, "", SimulationOptions)
-        if _is_dry(options, chosen):
-            check_dry(fit(options), chosen, chosen.parameters, chosen.steps)
+        if chosen.fits_gb is not None:
+            _check_fits(options, chosen.fits_gb, _is_dry(options, chosen))
+            check_model(fit(options), chosen, chosen.parameters, chosen.steps, chosen.layers)
+        elif _is_dry(options, chosen):
+            check_dry(fit(options), chosen, chosen.parameters, chosen.steps, chosen.layers)
         else:
             check(options, chosen)
     except UsageError as error:
+        if not values:
+            raise
         combination = ", ".join(f"{name}={value}" for name, value in values.items())
         raise UsageError(f"--sweep, at {combination}: {error}") from None
     for name in ("run_name", "save", "checkpoint_dir"):

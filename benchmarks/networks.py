@@ -1,9 +1,12 @@
 """The networks of the benchmarks, their batches and optimizer: `python train.py --model benchmarks.networks:mlp`."""
 
+from collections.abc import Callable
 from math import prod
 
 import torch
 from torch import nn
+
+from workloads.gpt import GPT
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10
@@ -24,13 +27,14 @@ def mlp(input_shape: tuple[int, ...], n_classes: int, width: int = 2048) -> nn.M
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), nn.Linear(width, n_classes))
 
 
-MODELS = {network.__name__: network for network in (cnn, mlp)}
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "mlp": mlp, "gpt": GPT}
+CONTEXT, N_TOKENS = 64, 106  # of the text of `--dataset text`
 
 
 def new_network(model: str, **options: int) -> nn.Module:
     """Return the network, its parameters the same in every process."""
     torch.manual_seed(0)
-    return MODELS[model](INPUT_SHAPE, N_CLASSES, **options)
+    return MODELS[model](*(((CONTEXT,), N_TOKENS) if model == "gpt" else (INPUT_SHAPE, N_CLASSES)), **options)
 
 
 def new_optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
@@ -38,7 +42,10 @@ def new_optimizer(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
-def new_batch(rank: int, batch_size: int) -> Batch:
+def new_batch(rank: int, batch_size: int, model: str = "cnn") -> Batch:
     """Return the batch that a rank takes in every step."""
     torch.manual_seed(1 + rank)
+    if model == "gpt":
+        tokens = torch.randint(N_TOKENS, (batch_size, CONTEXT + 1))
+        return tokens[:, :-1], tokens[:, 1:]
     return torch.rand(batch_size, *INPUT_SHAPE), torch.randint(N_CLASSES, (batch_size,))

@@ -59,16 +59,15 @@ class MemoryUse:
         return {"peak": self.peak, "phase": self.phase, "at_peak": dict(self.at_peak), "most": dict(self.most)}
 
 
-def summary(ranks: Mapping[int, Mapping[str, Any]], unit: str = "MB") -> str:
+def summary(ranks: Mapping[int, Mapping[str, Any]]) -> str:
     """Return in some lines the peak of the memory of each rank, and of the one with the most by what it consists of.
 
-    `ranks`: what each has `recorded`; `unit`: MB or GB.
+    `ranks`: what each has `recorded`.
     """
-    scale = {"MB": 1e-6, "GB": 1e-9}[unit]
     highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
-    of, found = ranks[highest], {rank: one["peak"] * scale for rank, one in ranks.items()}
-    kinds = ", ".join(f"{kind} {nbytes * scale:.3f}" for kind, nbytes in of["at_peak"].items())
-    peaks = f"memory {unit}      peak by rank {tables.by_rank(found)}"
+    of, found = ranks[highest], {rank: one["peak"] * 1e-6 for rank, one in ranks.items()}
+    kinds = ", ".join(f"{kind} {nbytes * 1e-6:.3f}" for kind, nbytes in of["at_peak"].items())
+    peaks = f"memory MB      peak by rank {tables.by_rank(found)}"
     line = f"{peaks}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"
     return textwrap.fill(line, tables.WIDTH, subsequent_indent=" " * 15)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fully_sharded_builtin import BuiltinFullySharded
 from param_server_builtin import BuiltinParamServer
 from records.errors import UsageError
 from records.interrupts import INTERRUPTS
@@ -24,7 +25,9 @@ SMALL: dict[str, Any] = {
     "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
 SMALL_ARGUMENTS = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
-BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
+BUILTIN: dict[str, type[Strategy]] = {
+    kind.name: kind for kind in (BuiltinFullySharded, BuiltinParamServer, BuiltinRingAllReduce)
+}
 KINDS: dict[str, type[Strategy]] = {**STRATEGIES, **BUILTIN}
 
 

@@ -97,6 +97,11 @@ TIMED: list[tuple[tuple[str, ...], str]] = [
     (("--parameters", "7e9", "--steps", "0"), "--steps 0: must be from 1"),
     (("--parameters", "7e9", "--sweep", "epochs=1,2"), "--sweep, at epochs=1: --epochs 1: nothing is trained"),
     (("--device", "meta", "--dataset", "mnist"), "--dataset mnist: nothing is trained"),
+    (("--layers", "3"), "--layers 3: of --parameters, which is missing"),
+    (("--fits_gb", "80"), "--fits_gb 80: of --parameters, or of a --model on --device meta"),
+    (("--parameters", "7e9", "--fits_gb", "nan"), "--fits_gb nan: must be above 0"),
+    (("--parameters", "7e9", "--fits_gb", "9", "--sweep", "n_gpus=2,3"), "--sweep, at n_gpus=2: --n_gpus 2: --fits_gb"),
+    (("--parameters", "7e9", "--fits_gb", "9", "--strategy", "hogwild"), "--strategy hogwild: needs shared memory"),
 ]
 
 
@@ -136,3 +141,22 @@ def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
     assert len(rows) == 8
     assert (rows["seconds_a_step"] > 1e-3).all()
     assert len(list(folder.glob("sweep-*.png"))) == 1
+
+
+def test_the_smallest_number_of_ranks_that_fit(tmp_path: Path) -> None:
+    code, text = said(tmp_path, "--parameters", "7e9", "--layers", "32", "--fits_gb", "80", "--sweep",
+                      "strategy=ring_all_reduce,fully_sharded,dgs", "--sweep", "momentum=0.9,0.5", data=())  # fmt: skip
+    assert code == 0, text
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[:4] == [
+        ["strategy", "momentum=0.9", "momentum=0.5"],
+        ["ring_all_reduce", "never", "never"],
+        ["fully_sharded", "2", "2"],
+        ["dgs", "-", "-"],
+    ]
+    code, text = said(tmp_path, "--optimizer", "adam", "--parameters", "13e9", "--layers", "40", "--fits_gb", "80",
+                      "--sweep", "strategy=sharded_ring,sharded_gradients,fully_sharded", data=())  # fmt: skip
+    assert code == 0, text
+    found = [tuple(line.split()) for line in text.splitlines()[1:4]]
+    assert found == [("sharded_ring", "never"), ("sharded_gradients", "7"), ("fully_sharded", "3")], "as the page says"
+    assert list(tmp_path.iterdir()) == [], "nothing is recorded"

@@ -24,6 +24,7 @@ from training.names import check_recorded, naming
 from training.options import Options
 from transports.shared_memory import remove_segments
 from workloads import datasets, models, tasks
+from workloads.batches import BatchPlan
 from workloads.dali import check_dali
 from workloads.data import Data
 from workloads.model_files import check_format
@@ -57,6 +58,8 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         _check_link(options, sum(p.nbytes for p in trained(model)))
     if options.hashes and not options.strategy.traits.has_x:
         raise UsageError(f"--hashes: no rank of {options.strategy.name} has all of x while it trains; leave it out")
+    if options.accumulate > 1 and not options.strategy.traits.has_x:
+        _check_pieces(options, plan)
     if options.resume:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
     if options.replay:
@@ -95,6 +98,16 @@ def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, 
                 f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
                 f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
             ) from error
+
+
+def _check_pieces(options: Options, plan: BatchPlan) -> None:
+    """Check that all ranks make as many passes, in which they gather x together."""
+    parts = [plan.bounds(plan.n_steps - 1, worker) for worker in range(plan.workers)]
+    if len({min(options.accumulate, stop - start) for start, stop in parts}) > 1:
+        raise UsageError(
+            f"--accumulate {options.accumulate}: the last batch leaves a worker fewer samples than that, and with "
+            f"{options.strategy.name} all need as many pieces; change --batch_size, --train_size or --accumulate"
+        )
 
 
 def _check_optimizer(options: Options, model: nn.Module) -> None:

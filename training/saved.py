@@ -60,27 +60,29 @@ class Saved:
         transport = self._transport
         if transport.rank not in self._ranks:
             return
-        own, model = self._strategy.state_dict(), None
+        strategy, at, ranks = self._strategy, self.position, self._ranks
         with transport.recorder.evaluating():
-            shown = own["x"] if self._few_have_state else self._strategy.model()
-        if transport.rank == REPORTER:  # what is to be scored; the same tensor is written once
-            model = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
-        state = {
+            own = strategy.state_dict()
+            shown = strategy.model() if strategy.traits.has_x and not self._few_have_state else own.get("x")
+        position = {"step": step, "epoch": transport.recorder.epoch, "loss_sum": at.loss_sum, "n": at.n}
+        state: dict[str, Any] = {
             "strategy": own,
-            "model": model,
-            "position": {
-                "step": step,
-                "epoch": transport.recorder.epoch,
-                "loss_sum": self.position.loss_sum,
-                "n": self.position.n,
-                "samples": self.position.samples,
-            },
+            "model": None,
+            "position": position | {"samples": at.samples},
             **random_state(transport.device),
             "precision": self._precision.scaler.state_dict(),
         }
+        if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
+            state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
+        if strategy.gathers:
+            if transport.rank != REPORTER:
+                transport.isend(state, REPORTER, "rest of the checkpoint").wait()
+                return
+            state["others"] = [transport.recv(peer, "rest of the checkpoint").object for peer in transport.peers]
+            ranks = [REPORTER]
         with transport.recorder.evaluating():
             try:
-                files.save(transport, self._target, step, state, self._ranks)
+                files.save(transport, self._target, step, state, ranks)
             except WaitTimeout:  # which is an OSError too, and says more of its cause
                 raise
             except OSError as error:
@@ -96,9 +98,10 @@ class Saved:
         if not path or transport.rejoined or transport.rank not in self._ranks:
             return None
         checkpoint = latest(path)
-        before = files.load_run(checkpoint)["n_ranks"]
-        if before != transport.world_size and self._strategy.traits.reshards:
-            return self._load_all([files.load_rank(checkpoint, rank) for rank in range(before)])
+        run = files.load_run(checkpoint)
+        if self._strategy.traits.reshards and not run["n_ranks"] == len(run["ranks"]) == transport.world_size:
+            ranks = [files.load_rank(checkpoint, rank) for rank in run["ranks"]]
+            return self._load_all([*ranks, *ranks[0].get("others", [])])
         state = files.load_rank(checkpoint, transport.rank)
         position, samples = state["position"], state["position"]["samples"]
         step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
@@ -110,7 +113,7 @@ class Saved:
         return found
 
     def _load_all(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Likewise, from a run with another number of ranks: rank 0 takes over what all have counted."""
+        """Likewise, where there is no file for each rank: rank 0 takes over what all have counted."""
         transport, positions = self._transport, [state["position"] for state in ranks]
         counted = {key: sum(one[key] for one in positions) for key in ("loss_sum", "n", "samples")}
         if transport.rank:
@@ -118,9 +121,9 @@ class Saved:
         step = positions[0]["step"]
         self.position = Position(step, step, **counted, samples_before=counted["samples"])
         transport.recorder.epoch = positions[0]["epoch"]
-        state = ranks[transport.rank % len(ranks)]
-        set_random_state(state, transport.device)
-        self._precision.scaler.load_state_dict(state.get("precision", {}))
+        if transport.rank < len(ranks):  # the others draw from their own seeds
+            set_random_state(ranks[transport.rank], transport.device)
+        self._precision.scaler.load_state_dict(ranks[0].get("precision", {}))
         return {"ranks": [one["strategy"] for one in ranks]}
 
 

@@ -9,20 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
 from tqdm import tqdm
 
 from compression import Layout
-from records.errors import UsageError, one_line
-from records.memory_use import summary
+from records.errors import UsageError
+from records.memory_use import MemoryUse
 from strategies.common import forms
 from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import ByTensor
 from training.checks import resolve
 from training.options import Options
 from transports.card import Card
 from transports.timing import at_intervals
+from virtual_time import footprints
 from virtual_time.cluster import ClusterOptions, Compute, busiest, shares_of
 from virtual_time.launcher import VirtualTime
 from virtual_time.meta_models import count_flops, sizes_of
@@ -32,11 +30,10 @@ from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_s
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
     "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
-    "bandwidth", "latency", "model", "results_dir", "memory",
+    "bandwidth", "latency", "model", "results_dir", "memory", "amp",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
-_NO_EPOCH = 10**9  # steps, to a strategy that asks how many an epoch has
 _LOOK_S = 0.3  # between two looks at how far a run is
 
 
@@ -100,6 +97,7 @@ class DryRun:
             sizes = [size / 1e9 for size, of in zip(self.memory, roles, strict=True) if of == role]
             least, most = f"{min(sizes):.4g}", f"{max(sizes):.4g}"
             memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
+        held = f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's"
         samples = samples_of_a_worker(options) * roles.count("worker")
         return "\n".join(
             [
@@ -108,16 +106,15 @@ class DryRun:
                 f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
                 f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
                 f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
-                f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's",
-                *([summary(counted, "GB")] if (counted := self._counted) else []),
+                footprints.summary(options, self.sizes, self.counted) if self.counted else held,
                 busiest(self.cards),
             ]
         )
 
     @property
-    def _counted(self) -> dict[int, dict[str, Any]]:
-        """What was counted of each rank's memory."""
-        return {rank: one.memory.recorded() for rank, one in enumerate(self.results) if one.memory}
+    def counted(self) -> list[MemoryUse]:
+        """What was counted of each rank's memory, with --memory."""
+        return [one.memory for one in self.results if one.memory]
 
 
 def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
@@ -151,9 +148,11 @@ def samples_of_a_worker(options: Options) -> int:
     return options.global_batch_size // workers
 
 
-def check(options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None) -> Options:
+def check(
+    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None, layers: int = 1
+) -> Options:
     """Find whatever is wrong before anything starts; return the options, filled in. Raises UsageError."""
-    _check_options(options, parameters, steps)
+    options = check_model(options, cluster, parameters, steps, layers)
     if cluster.kill:
         raise UsageError("--kill: no rank can die on the meta device; leave it out")
     if cluster.compute is None and cluster.flops is None:
@@ -162,13 +161,21 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
             "--flops 15e12"
         )
     cluster.check_compute()
+    roles = options.roles
+    size = RunSize(len(roles), roles.count("worker"), footprints.NO_EPOCH, shared_memory=False)
+    options.strategy.check(dataclasses.replace(size, optimizer=options.make_optimizer()))
+    phases_of(options, cluster, parameters)
+    return options
+
+
+def check_model(
+    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None, layers: int
+) -> Options:
+    """Check what does not depend on how long a step computes; return the options, filled in. Raises UsageError."""
+    _check_options(options, parameters, steps, layers)
     launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
-    roles = options.roles
-    options.strategy.check(
-        RunSize(len(roles), roles.count("worker"), _NO_EPOCH, shared_memory=False, optimizer=options.make_optimizer())
-    )
-    _check_optimizer(options)
+    footprints.state_bytes(options, 2)
     if not options.codec.on_meta:
         raise UsageError(
             f"--codec {options.codec.name}: how long its codes are depends on the elements, of which there are none on "
@@ -178,38 +185,30 @@ def check(options: Options, cluster: ClusterOptions, parameters: float | None, s
         raise UsageError(
             f"--codec {options.codec.name}: codes matrices, and --parameters says of none; give --device meta, --model"
         )
-    sizes_of(options, parameters)
-    phases_of(options, cluster, parameters)
+    sizes_of(options, parameters, layers)
     return options
 
 
-def _check_optimizer(options: Options) -> None:
-    """Check that the optimizer takes steps on the meta device."""
-    x = nn.Parameter(torch.zeros(2, device="meta", dtype=options.torch_dtype))
-    x.grad = torch.zeros_like(x)
-    make = options.make_optimizer()
-    if isinstance(make, ByTensor):
-        raise UsageError(f"--optimizer {make.name}: sees the tensors of a model, which a dry run has not; take another")
-    try:
-        make([x]).step()
-    except Exception as error:
-        raise UsageError(
-            f"--optimizer {options.optimizer}: takes no step on the meta device ({one_line(error)}); take another"
-        ) from error
-
-
 def dry_run(
-    options: Options, cluster: ClusterOptions, parameters: float | None, steps: int | None = None, quiet: bool = False
+    options: Options,
+    cluster: ClusterOptions,
+    parameters: float | None,
+    steps: int | None = None,
+    quiet: bool = False,
+    layers: int = 1,
 ) -> DryRun:
-    """Take so many steps of a model of so many parameters, or of the one by name. Raises UsageError, RunFailed.
+    """Take so many steps of a model of so many parameters and layers, or of the one by name.
 
-    By default one step, or, where it is not like those that follow, about `_SEVERAL`.
+    Raises UsageError, RunFailed.
+
+    By default one step, or, where it is not like those that follow, about `_SEVERAL`; with --memory two, as the
+    optimizer's state is made in the first.
     """
-    options = check(options, cluster, parameters, steps)
-    sizes, samples = sizes_of(options, parameters), samples_of_a_worker(options)
+    options = check(options, cluster, parameters, steps, layers)
+    sizes, samples = sizes_of(options, parameters, layers), samples_of_a_worker(options)
     phases = phases_of(options, cluster, parameters)
     repeats = period(options.strategy)
-    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1), quiet)
+    done = _take(options, cluster, phases, StepsJob(options, sizes, samples, steps or 1 + options.memory), quiet)
     if steps is None and not (repeats == 1 and done.is_typical):
         several = 4 * repeats * math.ceil(_SEVERAL / repeats / 4) + 1
         return _take(options, cluster, phases, StepsJob(options, sizes, samples, several), quiet)
@@ -219,7 +218,7 @@ def dry_run(
 def phases_of(options: Options, cluster: ClusterOptions, parameters: float | None) -> dict[str, float]:
     """Return the seconds of the two passes of a step. Raises UsageError."""
     phases = cluster.given_seconds(lambda: count_flops(options, parameters, samples_of_a_worker(options)))
-    assert phases is not None, "`check` has refused it"
+    assert phases is not None, "`check` refuses it"
     return phases
 
 
@@ -245,7 +244,10 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
     of_steps = [
         Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
     ]
-    memory = [vectors + one.optimizer_bytes for vectors, one in zip(held, results, strict=True)]
+    memory = [
+        one.memory.peak if one.memory else vectors + one.optimizer_bytes
+        for vectors, one in zip(held, results, strict=True)
+    ]
     return DryRun(options, job.sizes, phases, results, memory, shares_of(of_steps, took))
 
 
@@ -266,7 +268,7 @@ def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) ->
             yield
 
 
-def _check_options(options: Options, parameters: float | None, steps: int | None) -> None:
+def _check_options(options: Options, parameters: float | None, steps: int | None, layers: int) -> None:
     """Find what has no meaning where nothing is trained. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
@@ -277,5 +279,9 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
         raise UsageError(f"--parameters {parameters:g}: must be a whole number from 1 to 1e15, such as 7e9")
     if parameters is not None and options.model != default.model:
         raise UsageError(f"--model {options.model}: --parameters says all that is known of the model; leave one out")
+    if parameters is None and layers != 1:
+        raise UsageError(f"--layers {layers}: of --parameters; --model {options.model} has its own; leave one out")
+    if parameters is not None and not 1 <= layers <= min(parameters, 1000):
+        raise UsageError(f"--layers {layers}: must be from 1 to 1000, and at most --parameters")
     if steps is not None and not 1 <= steps <= 10_000:
         raise UsageError(f"--steps {steps}: must be from 1 to 10000")

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from compression import Layout
 from records.errors import UsageError, one_line
 from strategies.common.replica import float_buffers, layout_of, trained
 from training.options import Options
@@ -34,10 +35,13 @@ def build(options: Options) -> nn.Module:
     return net
 
 
-def sizes_of(options: Options, parameters: float | None) -> Sizes:
-    """Return the lengths of the vectors of the model. Raises UsageError."""
+def sizes_of(options: Options, parameters: float | None, layers: int = 1) -> Sizes:
+    """Return the lengths of the vectors of the model, of so many equal layers if it has no name. Raises UsageError."""
     if parameters is not None:
-        return Sizes(int(parameters))
+        least, longer = divmod(int(parameters), layers)
+        shapes = tuple((least + (i < longer),) for i in range(layers))
+        tensors = Layout(tuple(f"layers.{i}" for i in range(layers)), shapes)
+        return Sizes(int(parameters), tensors=tensors, shares=(1 / layers,) * layers)
     model = build(options)
     layout = layout_of(model)
     try:

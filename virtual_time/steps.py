@@ -6,6 +6,7 @@ size. Nothing that a strategy decides may depend on the value of an element.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -70,6 +71,7 @@ class HollowReplica(Replica):
         super().__init__(Hollow(sizes, transport.device, dtype), transport)
         self.layout = sizes.layout
         self._blocks: Sequence[Block] = ()
+        self._copies: list[torch.Tensor] = []
 
     def collect_one(self, i: int) -> None:
         """See Replica."""
@@ -91,6 +93,11 @@ class HollowReplica(Replica):
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:
         """See Replica."""
 
+    def free_x(self) -> None:
+        """See Replica."""
+        super().free_x()
+        self.point_at(self.x)
+
     def on_gradient(self, call: Callable[[int], None]) -> None:
         """See Replica."""
         self._on_gradient, self.is_watched = call, True
@@ -99,21 +106,31 @@ class HollowReplica(Replica):
         """See Replica."""
         self._blocks, self._told = blocks, told
 
-    def forward(self) -> None:
-        """Let the time of a forward pass pass, block by block."""
+    def forward(self, autocast: bool) -> None:
+        """Let the time of a forward pass pass, block by block; `autocast` makes copies of parameters in bf16."""
         if self._blocks:
             self._told.begin_forward()
-            for block in self._blocks:
-                self._told.enter(block)
-                self._told.leave(block)
+        for i, n in enumerate(self.layout.sizes):
+            if self._blocks:
+                self._told.enter(self._blocks[i])
+            if autocast:
+                self._copies.append(torch.empty(n, dtype=torch.bfloat16, device=self.x.device))
+            if self._blocks:
+                self._told.leave(self._blocks[i])
+        if self._blocks:
             self._told.end_forward()
 
     def pass_back(self) -> None:
         """Let the time of a backward pass pass: all tensors have a gradient, the last one first."""
-        for i in reversed(range(len(self.layout.names) if self.is_watched else 0)):
+        for i in reversed(range(len(self.layout.names))):
             if self._blocks:
                 self._told.enter_backward(self._blocks[i])
-            self.call_on_gradient(i)
+            with self._recorder.holding("gradients"):
+                gradient = torch.empty(self.layout.sizes[i], dtype=self.x.dtype, device=self.x.device)
+            if self.is_watched:
+                self.call_on_gradient(i)
+            del gradient  # it is where the strategy needs it
+            self._copies[i:] = []
 
 
 class Hollow(nn.Module):
@@ -130,10 +147,8 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
     `report` is called when they have "begun" and when they have "ended".
     """
-    if not job.options.memory:
+    with Memory(transport.recorder) if job.options.memory else nullcontext():
         return _take_steps(transport, report, job)
-    with Memory(transport.recorder) as memory:
-        return dataclasses.replace(_take_steps(transport, report, job), memory=memory.use())
 
 
 def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
@@ -154,12 +169,12 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
-    if recorder.memory:
-        recorder.memory.begin_training()
     report("begun")
     begun, ends = transport.now(), []
     messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
     if roles[transport.rank] == "server":
+        if recorder.memory:
+            recorder.memory.begin_training()
         strategy.serve()
     else:
         for i in strategy.steps_of_epoch(0, job.steps):
@@ -168,9 +183,11 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
                 recorder.memory.begin_step()
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
-                    replica.forward()
+                    replica.forward(options.amp != "none")
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
+            if recorder.memory:
+                recorder.memory.begin_training()  # what is sharded is so from here on
             strategy.begin_step(job.samples)
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
@@ -182,8 +199,9 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     ended = transport.now()
     report("ended")
     messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
+    memory = recorder.memory.use() if recorder.memory else None
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory)
 
 
 def _meet(transport: Transport) -> None:

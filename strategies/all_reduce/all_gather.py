@@ -12,7 +12,7 @@ import torch
 from compression import GATHERED
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import gather_and_add
-from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 
 
 @dataclass(kw_only=True)
@@ -24,6 +24,10 @@ class AllGather(AllReduceSGD):
     def cost(self, kind: str | None = None) -> Cost:
         """Each rank sends N - 1 gradients at a time."""
         return Cost(worker=Traffic("N - 1", "(N - 1) G"), path=Traffic("1", "(N - 1) G"))
+
+    def memory(self, role: str) -> Footprint:
+        """The sum has a vector of its own."""
+        return Footprint(other="P")
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `gather_and_add`."""

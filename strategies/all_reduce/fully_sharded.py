@@ -1,8 +1,8 @@
 """Fully sharded: each rank keeps 1/N of the parameters, gradients and optimizer state (ZeRO stage 3; FSDP).
 
 A block's parameters are gathered before its forward pass and freed after it; gathered again before its backward pass,
-and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, PyTorch
-FSDP, arXiv 2304.11277.)
+and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, arXiv
+2304.11277.)
 
 To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
 the ring. The rest of the model is one more block, or two, whose passes are those of the model.
@@ -27,7 +27,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.common.blocks import Block
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from transports.base import Work
 
 
@@ -49,6 +49,10 @@ class FullySharded(ShardedGradients):
         """For each of B blocks its chunk to everyone, twice, and N - 1 chunks of the gradient, one after the other."""
         sent = Traffic("3 (N - 1) B", "3 (N - 1) P / N")
         return Cost(worker=sent, path=Traffic("(N + 1) B", "3 (N - 1) P / N"))
+
+    def memory(self, role: str) -> Footprint:
+        """As with sharded gradients; a chunk of x too, and a block of it, gathered."""
+        return replace(super().memory(role), parameters="P / N", gathered_parameters="P / B")
 
     def setup(self) -> None:
         """Allocate this rank's chunks of x; gather and free in the passes."""
@@ -275,4 +279,5 @@ class FullySharded(ShardedGradients):
 
     def state_dict(self) -> dict[str, Any]:
         """See Strategy; all ranks call it, to gather x."""
-        return super().state_dict() | {"x": self.model()}
+        x, state = self.model(), super().state_dict()
+        return state | {"x": x} if "x" in state else state

@@ -11,15 +11,16 @@ sees tensors, such as muon, chunks are cut between these.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from records.errors import RunFailed
+from records.options import MAY_CHANGE_ALWAYS
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
 from strategies.common.blocks import Block
-from strategies.common.resharding import resharded
-from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.resharding import gathered, part_of
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from transports.base import Work
 
 
@@ -33,11 +34,17 @@ class ShardedGradients(ShardedRing):
     block_modules: str = ""
     """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
     Sequential."""
+    gather_checkpoints: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
+    """Write checkpoints of one file, with the optimizer's state of all ranks; else each rank writes its shards."""
 
     def cost(self, kind: str | None = None) -> Cost:
         """For each of B blocks N - 1 chunks of the gradient, then N - 1 of x."""
         ring = Traffic("2 (N - 1) B", "2 (N - 1) P / N")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """A chunk of g and of the state; the gradients of a block, and their copy."""
+        return Footprint(gradients="P / N + P / B", optimizer_state="S / N", buckets="P / B")
 
     def setup(self) -> None:
         """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""
@@ -124,9 +131,28 @@ class ShardedGradients(ShardedRing):
         self.begin_pass()
         self.replica.collected = True
 
+    @property
+    def gathers(self) -> bool:
+        """See Strategy."""
+        return self.gather_checkpoints and self.transport.world_size > 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Strategy; where it `gathers`, rank 0 has x and the optimizer's state of all, the others have neither."""
+        state, transport = super().state_dict(), self.transport
+        if not self.gathers:
+            return state
+        if transport.rank:
+            transport.isend(state.pop("optimizer"), 0, "optimizer").wait()
+            del state["x"]
+            return state
+        others = [{"optimizer": transport.recv(k, "optimizer").object} for k in transport.peers]
+        return gathered([state, *others], self.cut, self.descent, self.packed or len(self.cut) == 1)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Strategy; `state` may be that of all "ranks" of a run with another number of them."""
+        """See Strategy; `state` may be that of all "ranks" of a run, with another number of them or gathered."""
         if "ranks" in state:
-            packed = self.packed or len(self.cut) == 1
-            state = resharded(state["ranks"], self.cut, self.descent, self.own, packed)
+            ranks, r, packed = state["ranks"], self.transport.rank, self.packed or len(self.cut) == 1
+            whole = gathered(ranks, self.cut, self.descent, packed)
+            state = part_of(whole, self.cut, self.descent, self.own, packed)
+            state["b"] = ranks[r if r < len(ranks) else 0]["b"]
         super().load_state_dict(state)

@@ -15,7 +15,7 @@ import torch
 
 from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
 from strategies.common.base import Strategy
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 
 
 @dataclass(kw_only=True)
@@ -26,6 +26,10 @@ class ShardedRing(Strategy):
         """N - 1 chunks of the gradient, then N - 1 of x, one after the other."""
         ring = Traffic("2 (N - 1)", "2 (N - 1) P / N")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """The state of one chunk."""
+        return Footprint(optimizer_state="S / N")
 
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""

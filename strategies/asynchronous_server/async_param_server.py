@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from records.errors import between
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traits import RETURNING
+from strategies.common.traits import RETURNING, Footprint
 from strategies.common.workers import GRADIENT, SERVER
 from transports.base import Message
 
@@ -44,6 +44,12 @@ class AsyncParamServer(Served):
 
     # Late gradients act like momentum.
     traits = replace(Served.traits, asynchronous=True, deaths=RETURNING, defaults={"momentum": 0.0})
+
+    def memory(self, role: str) -> Footprint:
+        """A server has a copy of x on its way to each worker, and the gradients of an update that are here."""
+        if role == "worker":
+            return super().memory(role)
+        return replace(super().memory(role), other="(N - 1) P" if self.aggregate == 1 else None)
 
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""

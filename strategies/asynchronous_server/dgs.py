@@ -12,8 +12,8 @@ Server, which keeps w_k, bit for bit worker k's x_k:
     x <- x - s
     G <- x - w_k;  G <- top_R(G);  send G;  w_k <- w_k + G
 
-What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou, Wu, 2020, Dual-way gradient
-sparsification for asynchronous distributed deep learning, ICPP 2020, algorithms 1 to 3.)
+What is not sent of G stays in x - w_k, and is sent later. (Yan, Xiao, Chen, Zhou, Wu, ICPP 2020, algorithms 1
+to 3.)
 
 The paper writes x as x_0 + M and w_k as x_0 + v_k, sums that would drift apart in float32. A worker has no residual: an
 element that was not sent for T - 1 steps ends as u = m u_c + eta (the sum of its T gradients), where u_c is what was
@@ -32,7 +32,7 @@ from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.descent import is_flat, sgd_of
 from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Cost, Traffic, Traits
+from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -64,6 +64,10 @@ class DGS(Served):
             code=SAMomentum(density=self.density),
             scope="tensor" if self.per_tensor else "vector",
         )
+
+    def memory(self, role: str) -> Footprint:
+        """What codes need depends on them."""
+        return Footprint(other=None)
 
     def check(self, run: RunSize) -> None:
         """Something must be sent; the rate and the momentum are those of SGD, which the worker takes itself."""

@@ -2,9 +2,8 @@
 
 Each worker runs the optimizer on its own x_k. Every `tau` steps it fetches the server's centre x~ and computes the
 elastic difference d = `alpha` (x_k - x~): x_k <- x_k - d, and the server, to which d is pushed, adds: x~ <- x~ + d.
-What is evaluated is x~; the workers' x_k stay apart. (Zhang,
-Choromanska, LeCun, 2015, Deep learning with Elastic Averaging SGD, arXiv 1412.6651, algorithm 1; with --momentum and
---optimizer_options nesterov=True it is EAMSGD, algorithm 2.)
+What is evaluated is x~; the workers' x_k stay apart. (Zhang, Choromanska, LeCun, 2015, arXiv 1412.6651, algorithm 1;
+with --momentum and --optimizer_options nesterov=True it is EAMSGD, algorithm 2.)
 
 Two things differ from the paper. There a worker computes its gradient before an exchange and applies it after it; here
 an exchange is between two whole steps, and the first is after `tau` of them. There beta = W alpha is given, 0.9 for W

@@ -1,8 +1,8 @@
 """Asynchronous parameter server whose workers read x in shared memory, while it may be written.
 
 No copy of x is sent: the server updates x in place, and a worker that may continue reads it there, without a lock. So a
-read may mix several versions, with some elements from before and some from after an update (AsySG-incon; Lian et al.,
-2015, arXiv 1506.08272).
+read may have some elements from before and some from after an update (AsySG-incon; Lian et al., 2015, arXiv
+1506.08272).
 
 Two counts beside x show it: the updates that have begun, and those that have ended. If the second was v at the start of
 a read and the first v at its end, the read was of one version. The staleness of a gradient counts from the start of

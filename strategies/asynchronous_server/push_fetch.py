@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Traits
+from strategies.common.traits import RETURNING, Footprint, Traits
 from strategies.common.workers import SERVER
 from transports.base import Message
 
@@ -24,6 +24,12 @@ class PushFetch(Served):
     """
 
     traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)  # what is pushed is no gradient: no codecs
+
+    def memory(self, role: str) -> Footprint:
+        """Two vectors of x's length; a server has no gradient, and a copy of x on its way to each worker."""
+        if role == "server":
+            return Footprint(gradients="0", optimizer_state="0", other="(N + 1) P")
+        return Footprint(other="2 P")
 
     # Worker
 

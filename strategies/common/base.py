@@ -15,7 +15,7 @@ from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.forms import closed_form, sources
 from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
-from strategies.common.traits import Cost, Traits
+from strategies.common.traits import Cost, Footprint, Traits
 from transports.base import Transport
 from transports.inbox import STEPS_TAKEN
 
@@ -78,6 +78,12 @@ class Strategy(ABC):
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
         """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
+
+    def memory(self, role: str) -> Footprint:
+        """Return what the rank of this role that holds most holds in a step."""
+        if role == "server":
+            return Footprint(gradients="P")
+        return Footprint(optimizer_state="0" if self.traits.server_updates else "S")
 
     def roles(self, world_size: int) -> list[str]:
         """Return each rank's role: "worker" or "server"."""
@@ -239,6 +245,11 @@ class Strategy(ABC):
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """
         self._kept[name] = KeptThing(thing, saved, counted)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""

@@ -1,10 +1,10 @@
 """What the built-in ways have in common, put behind the interface of a strategy so that one loop runs them all.
 
-DistributedDataParallel and DataParallel work on a module, `original`, where the strategies work on a Replica.
+They work on a module, `original`, where the strategies work on a Replica.
 """
 
 from abc import abstractmethod
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,8 +55,12 @@ class Builtin(Strategy):
     def begin_piece(self, last: bool) -> None:
         """Prepare for one of the pieces in which a step's gradient is computed; most need not."""
 
+    def unreduced(self) -> AbstractContextManager[None]:
+        """In the block, the parameters of torch's module have the gradients of the pieces before the last."""
+        return nullcontext()
+
     def close(self) -> None:
-        """Release what `wrap` has taken."""
+        """Release what `parallel` has taken."""
 
     def model(self) -> torch.Tensor:
         """Return the parameters [n]: those of any rank are the model."""
@@ -92,8 +96,8 @@ class Builtin(Strategy):
         self.transport = transport
         self.original = model = replica.model
         self._kept = {}
-        self.descent = Descent(trained(model), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
-        replica.wrapped = self.parallel(model, replica.n_gpus)
+        replica.wrapped = wrapped = self.parallel(model, replica.n_gpus)
+        self.descent = Descent(trained(wrapped), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
         if state is not None:
             self.load_state_dict(state)
 
@@ -101,13 +105,12 @@ class Builtin(Strategy):
 class Original(Replica):
     """A model that is left as it is, for a built-in way to work on."""
 
-    is_watched = False
-
     def __init__(self, way: Builtin, model: nn.Module, n_gpus: int) -> None:
         self.model = self.wrapped = model
         self.n_gpus = n_gpus
         self.interruption = nullcontext
         self._way, self._weight = way, 1.0
+        self.is_watched = not way.traits.has_x
 
     @property
     def module(self) -> nn.Module:
@@ -122,7 +125,8 @@ class Original(Replica):
     def recount(self, n: int, expected: int) -> None:
         """See Replica."""
         before, self._weight = self._weight, self._way.loss_weight(n, self._way.sum_of_all(n))
-        self._scale(expected / n * self._weight / before)
+        with self._way.unreduced():
+            self._scale(expected / n * self._weight / before)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See Replica."""

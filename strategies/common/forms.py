@@ -4,9 +4,9 @@ import dataclasses
 from functools import cache
 from inspect import getfile, unwrap
 from types import FunctionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from records.formulas import as_written
+from records.formulas import as_written, evaluate
 from strategies.collectives import broadcast
 from strategies.common.traits import Coded, Traffic
 from transports.card import FAIR, IN_ORDER
@@ -45,16 +45,27 @@ def closed_form(
 
     `blocks`: into how many the model is cut, where the strategy cuts it.
     """
+    sizes = _sizes(strategy, n_gpus, nbytes, itemsize, blocks)
+    return formula.count({**sizes, "G": code.nbytes if code else nbytes})
+
+
+def footprint(
+    strategy: "Strategy", role: str, n_gpus: int, nbytes: int, state: int, itemsize: int = 4, blocks: float = 1
+) -> dict[str, float] | None:
+    """Return the bytes of each kind that a rank of this role holds; None where they have no closed form.
+
+    `state`: the bytes that the optimizer keeps if it updates all of x.
+    """
+    formulas = dataclasses.asdict(strategy.memory(role))
+    if None in formulas.values():
+        return None
+    sizes = {**_sizes(strategy, n_gpus, nbytes, itemsize, blocks), "S": state}
+    return {name.replace("_", " "): evaluate(formula, sizes) for name, formula in formulas.items()}
+
+
+def _sizes(strategy: "Strategy", n_gpus: int, nbytes: int, itemsize: int, blocks: float) -> dict[str, Any]:
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
-    sizes = {
-        "N": n_gpus,
-        "P": nbytes,
-        "G": code.nbytes if code else nbytes,
-        "n": nbytes // itemsize,
-        "w": itemsize,
-        "B": blocks,
-    }
-    return formula.count({**as_written(options), **sizes})
+    return {**as_written(options), "N": n_gpus, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
 
 
 def predict(
@@ -67,6 +78,7 @@ def predict(
     code: Coded | None = None,
     itemsize: int = 4,
     sharing: str = FAIR,
+    blocks: int = 1,
 ) -> float | None:
     """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
@@ -82,6 +94,6 @@ def predict(
         return None
     if n_gpus == 1:
         return compute  # there is no other rank to send to
-    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize)
+    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
     sending = messages * latency + on_the_way / bandwidth
     return max(compute, sending) if path.while_computing else compute + sending

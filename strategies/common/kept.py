@@ -64,6 +64,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 
 
 def nbytes_of(optimizer: torch.optim.Optimizer) -> int:
-    """Return the memory of an optimizer's state, such as momentum."""
+    """Return the memory of an optimizer's state, such as momentum; of a DTensor, that of this rank's part."""
     tensors = (value for state in optimizer.state.values() for value in state.values())
-    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+    parts = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors)
+    return sum(part.nbytes for part in parts if isinstance(part, torch.Tensor))

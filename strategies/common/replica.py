@@ -83,7 +83,7 @@ class Replica(Passes):
         self._scale(expected / n)
 
     def _scale(self, factor: float) -> None:
-        for parameter in trained(self.model) if factor != 1 else ():
+        for parameter in trained(self.module) if factor != 1 else ():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 

@@ -1,4 +1,4 @@
-"""The state of a sharded run of N ranks, for one rank of a run with another number of them."""
+"""The state of a sharded run of N ranks: gathered, and of one rank of a run with another number of them."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -10,39 +10,46 @@ import torch
 from strategies.common.blocks import Block
 from strategies.common.descent import Descent
 
-State = dict[str, Any]  # of one parameter in a torch optimizer: vectors like it, and numbers
+State = dict[str, Any]
 
 
-def resharded(
-    ranks: Sequence[dict[str, Any]], blocks: Sequence[Block], descent: Descent, own: int, packed: bool
-) -> dict[str, Any]:
-    """Return the `state_dict` of the rank that owns chunk number `own` of each block; `ranks`: those of all old ranks.
+def gathered(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, packed: bool) -> State:
+    """Return rank 0's `state_dict` with the optimizer's state of all `ranks`: of each block [n], or of each tensor.
 
-    `packed`: the optimizer has slices of one vector, a rank's chunks; else a vector of each block. Where it sees
-    tensors, their states only change hands.
+    `packed`: the optimizer of a rank has slices of one vector, its chunks; else a vector of each block. Tensors: where
+    it sees these.
     """
+    if ranks[0].get("gathered"):
+        return ranks[0]
     N, old = len(ranks), [one["optimizer"]["state"] for one in ranks]
     state: dict[int, State] = {}
     if not descent.is_flat:
-        mine = {id(descent.parameters[i]) for i in descent.own}
-        numbered = [id(p) for group in descent.optimizer.param_groups for p in group["params"]]  # as in a state_dict
-        state = {i: of for one in old for i, of in one.items() if numbered[i] in mine}
+        state = {i: of for one in old for i, of in one.items()}
     elif old[0]:
         of_rank = [_of_blocks(one, k, blocks, descent, N, packed) for k, one in enumerate(old)]
-        pieces = []
-        for j, block in enumerate(blocks):
-            chunk, vector = block.chunks[own], _join([of_rank[(c - 1) % N][j] for c in range(N)])
-            pieces.append(_part(vector, chunk.start - block.part.start, chunk.stop - block.part.start))
+        state = {j: _join([of_rank[(c - 1) % N][j] for c in range(N)]) for j in range(len(blocks))}
+    return ranks[0] | {"optimizer": ranks[0]["optimizer"] | {"state": state}, "gathered": True}
+
+
+def part_of(whole: State, blocks: Sequence[Block], descent: Descent, own: int, packed: bool) -> State:
+    """Return, of a `gathered` state, that of the rank that owns chunk number `own` of each block and has `descent`."""
+    state, groups = whole["optimizer"]["state"], descent.optimizer.state_dict()["param_groups"]
+    if not descent.is_flat:
+        mine = {id(descent.parameters[i]) for i in descent.own}
+        numbered = [id(p) for group in descent.optimizer.param_groups for p in group["params"]]  # as in a state_dict
+        state = {i: of for i, of in state.items() if numbered[i] in mine}
+    elif state:
+        pieces = [
+            _part(state[j], block.chunks[own].start - block.part.start, block.chunks[own].stop - block.part.start)
+            for j, block in enumerate(blocks)
+        ]
         if packed:
-            whole, ends = _join(pieces), [0, *accumulate(p.numel() for p in descent.parameters)]
-            pieces = [_part(whole, *both) for both in pairwise(ends)]
+            joined, ends = _join(pieces), [0, *accumulate(p.numel() for p in descent.parameters)]
+            pieces = [_part(joined, *both) for both in pairwise(ends)]
         state = dict(enumerate(pieces))
-    own_groups = descent.optimizer.state_dict()["param_groups"]
-    groups = [
-        group | {"params": mine["params"]}
-        for group, mine in zip(ranks[0]["optimizer"]["param_groups"], own_groups, strict=True)
-    ]
-    return ranks[0] | {"optimizer": {"state": state, "param_groups": groups}}
+    pairs = zip(whole["optimizer"]["param_groups"], groups, strict=True)
+    numbers = [group | {"params": own_group["params"]} for group, own_group in pairs]
+    return whole | {"optimizer": {"state": state, "param_groups": numbers}}
 
 
 def _of_blocks(

@@ -81,6 +81,22 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """The most bytes of each kind that a rank of one role holds in a step, which `records.memory` counts.
+
+    Formulas as in `Traffic`; they know S too, the bytes that the optimizer keeps if it updates all of x. A codec's
+    memory, activations and the temporaries of an update are not in them.
+    """
+
+    parameters: str = "P"
+    gathered_parameters: str = "0"
+    gradients: str = "P + P / B"  # g, and those of a block until they are in it
+    optimizer_state: str = "S"
+    buckets: str = "0"
+    other: str | None = "0"  # the algorithm's own; None: it has no closed form
+
+
+@dataclass(frozen=True)
 class Coded:
     """What a formula needs of a codec: its kind, and the bytes of a code."""
 

@@ -1,8 +1,8 @@
 """AD-PSGD: exchanges between pairs of neighbours on a ring, in which no rank waits for the slowest.
 
-(Lian et al., 2018, Asynchronous decentralized parallel stochastic gradient descent, arXiv 1710.06952.) Even ranks are
-active, odd ones passive, so no two wait for each other; with odd N the ranks N - 1 and 0 are both even, and the edge
-between them stays unused. An active rank i, after each of its updates:
+(Lian et al., 2018, arXiv 1710.06952.) Even ranks are active, odd ones passive, so no two wait for each other; with odd
+N the ranks N - 1 and 0 are both even, and the edge between them stays unused. An active rank i, after each of its
+updates:
 
     sends x_i to a random passive neighbour j, and computes its next gradient g_i on the same x_i meanwhile
     takes the answer x_j;   x_i <- (x_i + x_j) / 2;   x_i <- optimizer(x_i, g_i)
@@ -31,7 +31,7 @@ import torch
 from records.errors import UsageError
 from strategies.common.base import RunSize
 from strategies.common.living import ROOT, CommonEpoch, Living
-from strategies.common.traits import SURVIVED, Cost, Traffic, Traits
+from strategies.common.traits import SURVIVED, Cost, Footprint, Traffic, Traits
 from strategies.local_models.drifting import Drifting
 from transports.base import Message, Work
 
@@ -50,6 +50,10 @@ class ADPSGD(Drifting):
     def cost(self, kind: str | None = None) -> Cost:
         """A request of each active rank that has a neighbour, its answer, and each rank's word to rank 0."""
         return Cost(worker=Traffic("(2 min(ceil(N / 2), N - 1) + N - 1) / N", "2 min(ceil(N / 2), N - 1) P / N"))
+
+    def memory(self, role: str) -> Footprint:
+        """Of a passive rank: the mean, x apart, and an answer to each neighbour."""
+        return Footprint(other="(1 + min(1, N - 1) + min(2, N - 1)) P")
 
     def check(self, run: RunSize) -> None:
         """Every rank takes messages in an order of its own, which no record has."""

@@ -6,7 +6,7 @@ import torch
 
 from strategies.collectives import average
 from strategies.common.base import Strategy
-from strategies.common.traits import Traits
+from strategies.common.traits import Footprint, Traits
 
 
 @dataclass(kw_only=True)
@@ -17,6 +17,10 @@ class Drifting(Strategy):
     """
 
     traits = Traits(agree=False)
+
+    def memory(self, role: str) -> Footprint:
+        """The mean has a vector of its own."""
+        return Footprint(other="P")
 
     def setup(self) -> None:
         """Allocate the mean, and a number."""

@@ -1,7 +1,6 @@
 """Gossip: every rank averages its model with its neighbours' only, and no sum goes through all.
 
-(D-PSGD; Lian et al., 2017, Can decentralized algorithms outperform centralized algorithms?, arXiv
-1705.09056, algorithm 1). At step t rank k computes g_k on its x_k, then
+(D-PSGD; Lian et al., 2017, arXiv 1705.09056, algorithm 1.) At step t rank k computes g_k on its x_k, then
 
     x_k <- sum over j of W_kj x_j         the mean, with equal weights, of its own x and those that it receives
     x_k <- optimizer(x_k, g_k)            on the averaged x_k, with a state of its own
@@ -24,7 +23,7 @@ import torch
 
 from records.errors import one_of
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"
@@ -41,6 +40,10 @@ class Gossip(Drifting):
         """x to each neighbour; the messages to several set off together."""
         neighbours = "min(2, N - 1)" if self.topology == RING else "min(1, N - 1)"
         return Cost(worker=Traffic(neighbours, f"{neighbours} P"), path=Traffic("min(1, N - 1)", f"{neighbours} P"))
+
+    def memory(self, role: str) -> Footprint:
+        """The mean over the ranks, and that over the neighbours."""
+        return Footprint(other="2 P")
 
     def check(self, run: RunSize) -> None:
         """The topology is one of the two."""

@@ -3,8 +3,7 @@
     H times:  x_k <- optimizer(x_k, g_k)                      on each rank k, with a state of its own
     then:     mean = sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
 
-- `average`: x_k <- mean. (McMahan et al., 2017, Communication-efficient learning of deep networks from decentralized
-  data, algorithm 1, FedAvg; Stich, 2019, Local SGD converges fast and communicates little, arXiv 1805.09767.)
+- `average`: x_k <- mean. (FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
 - `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
   gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
   There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.)
@@ -20,7 +19,7 @@ import torch
 from records.errors import UsageError, between, one_of
 from strategies.collectives import ring_all_reduce
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 
@@ -41,6 +40,12 @@ class LocalSGD(Drifting):
         """A ring every local_steps steps."""
         ring = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """The mean; with an outer optimizer, the x that the round began with, and its momentum."""
+        if self.outer_optimizer == "average":
+            return super().memory(role)
+        return Footprint(optimizer_state="S" if self.outer_momentum == 0 else "S + P", other="2 P")
 
     def check(self, run: RunSize) -> None:
         """A round has a step; the options of the outer optimizer need one."""

@@ -9,7 +9,7 @@ import torch
 
 from strategies.collectives import broadcast
 from strategies.common.base import Strategy
-from strategies.common.traits import NOTHING, Cost, Traits
+from strategies.common.traits import NOTHING, Cost, Footprint, Traits
 
 
 @dataclass(kw_only=True)
@@ -21,6 +21,10 @@ class NoCommunication(Strategy):
     def cost(self, kind: str | None = None) -> Cost:
         """Nothing is sent."""
         return Cost(worker=NOTHING, path=NOTHING)
+
+    def memory(self, role: str) -> Footprint:
+        """What is shown has a vector of its own."""
+        return Footprint(other="P")
 
     def setup(self) -> None:
         """Allocate a vector for rank 0's parameters."""

@@ -4,8 +4,8 @@
     S <- a random share p of the elements, the same on all ranks
     x_k[S] <- mean over k of x_k[S]
 
-(Beton, Baioumy and others, 2025, Improving the efficiency of
-distributed training using sparse parameter averaging, SPARTA, with p = 0.0005 to 0.005 for far longer runs.)
+(SPARTA; Beton, Baioumy and others, 2025, Improving the efficiency of distributed training using sparse parameter
+averaging, with p = 0.0005 to 0.005 for far longer runs.)
 
 S depends on the seed and on the number of the step alone, so no indices travel. It is drawn without replacement, and
 p = 1 averages everything. Nothing else keeps the replicas together: an element is averaged about every 1 / p steps.
@@ -20,7 +20,7 @@ from compression.sparse import share_of
 from records.errors import UsageError
 from strategies.collectives import average
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 
@@ -35,6 +35,10 @@ class Sparta(Drifting):
         """The chosen elements go round a ring."""
         ring = Traffic("2 (N - 1)", "2 (N - 1) / N max(1, floor(n fraction)) w")
         return Cost(worker=ring, path=ring)
+
+    def memory(self, role: str) -> Footprint:
+        """The mean, the chosen elements, and their numbers."""
+        return Footprint(other="P + max(1, floor(n fraction)) (w + 8)")
 
     def check(self, run: RunSize) -> None:
         """Something must be averaged."""

@@ -3,8 +3,7 @@
     x <- x - eta g_k(x)         on each rank k, at its own pace
 
 Nothing is sent. A rank reads x while others write it, and two that write the same element at the same time may lose one
-of the updates. (Recht, Re, Wright, Niu, 2011, Hogwild!: a
-lock-free approach to parallelizing stochastic gradient descent, NIPS 2011, algorithm 1.)
+of the updates. (Recht, Re, Wright, Niu, Hogwild!, NIPS 2011, algorithm 1.)
 
 Two things differ from the paper. There an update writes only the few elements that a sample touches, so that losses
 are rare; here gradients are dense, and every update writes all of x. There steps are those of SGD; here each rank has

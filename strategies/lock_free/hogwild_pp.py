@@ -2,8 +2,7 @@
 
 All ranks of cluster i update one x_i in shared memory, without a lock, as in `hogwild.py`; so fewer meet in one vector.
 One token goes round the C clusters. The cluster that has it exchanges with the next one, makes tau_0 more updates, and
-passes the token on. (Zhang, Hsieh, Akella, 2016, Hogwild++: a new
-mechanism for decentralized asynchronous stochastic gradient descent, ICDM 2016, section 4.)
+passes the token on. (Zhang, Hsieh, Akella, Hogwild++, ICDM 2016, section 4.)
 
 The exchange of cluster i: with n = x_{i+1}, and d = x_i - u_i, where u_i is x_i after the last exchange, per element
 

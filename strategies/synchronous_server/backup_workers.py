@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from records.errors import UsageError, between
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traits import SURVIVED, Cost, Traffic
+from strategies.common.traits import SURVIVED, Cost, Footprint, Traffic
 from strategies.common.workers import GRADIENT, SERVER
 from transports.base import Message
 
@@ -37,6 +37,10 @@ class BackupWorkers(Served):
         """
         in_order = None if kind else Traffic("2", "(N - min(1, n_backup)) P")
         return replace(super().cost(kind), in_order=in_order)
+
+    def memory(self, role: str) -> Footprint:
+        """A server has a copy of x on its way to each worker."""
+        return replace(super().memory(role), other="(N - 1) P" if role == "server" else "0")
 
     def check(self, run: RunSize) -> None:
         """A step waits for at least one worker."""

@@ -6,7 +6,7 @@ all of them, takes one optimizer step
     x <- optimizer(x, sum of n_k g_k / sum of n_k)
 
 and sends x to all workers. (Li et al., 2014, Scaling distributed machine learning with the parameter server, OSDI.
-There workers may also run ahead of each other, and several servers share x: see `sharded_param_server`.)
+There several servers share x: see `sharded_param_server`.)
 
 All messages of a step pass the server's card, (N - 1) P bytes in and then as many out: that is the wall. With a codec,
 g_k is sent as its code, and the server takes what it decodes for g_k; x is sent as it is.

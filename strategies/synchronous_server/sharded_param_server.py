@@ -1,11 +1,8 @@
 """Sharded parameter server: S servers keep a slice of the parameters each, N - S workers compute on one shard each.
 
-x is cut into S slices of elements, whose lengths differ by at most one (where the optimizer sees tensors: between
-these), and server i, which is rank i, owns slice x^i.
-In every step each worker k sends (n_k, g_k^i), the slice of its mean gradient over n_k samples, to every server i; the
-server forms g^i = sum n_k g_k^i / sum n_k, takes one optimizer step x^i <- optimizer(x^i, g^i), and sends x^i to all
-workers. The steps are those of `param_server`. (Li et al., 2014, Scaling distributed machine learning with the
-parameter server, OSDI.)
+x is cut into S slices, whose lengths differ by at most one (where the optimizer sees tensors: between these), and
+server i, which is rank i, owns slice x^i. In every step each worker k sends (n_k, g_k^i) to every server i, which takes
+the step of `param_server` on its slice, and sends x^i to all workers. (Li et al., OSDI 2014, as there.)
 
 In the paper workers may also run ahead of each other, and every slice has copies on other servers. Here all keep step,
 and the loss of a server ends the run.
@@ -18,7 +15,7 @@ norm.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,7 +23,7 @@ from records.errors import between
 from strategies.collectives import broadcast, gather_and_add
 from strategies.common.base import RunSize
 from strategies.common.served import Served
-from strategies.common.traits import Cost, Traffic, Traits
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from strategies.common.workers import GRADIENT, SERVER
 
 
@@ -47,6 +44,10 @@ class ShardedParamServer(Served):
             path=Traffic("2", "2 max(N - servers, servers) P / servers"),
             in_order=Traffic("2", "N P / servers"),
         )
+
+    def memory(self, role: str) -> Footprint:
+        """A server keeps the state of its slice."""
+        return replace(super().memory(role), optimizer_state="S / servers" if role == "server" else "0")
 
     def roles(self, world_size: int) -> list[str]:
         """Ranks 0 to S - 1 serve, the others work. At least one does either, also for an S that `check` refuses."""

@@ -97,6 +97,10 @@ CASES = {
         "--n_gpus 2 --models mlp --repeats 2 --steps 2 --batch_size 8", "model n_gpus strategy peer",
         [("mlp", 2, "ring_all_reduce", "ring_all_reduce_builtin"), ("mlp", 2, "param_server", "gloo_reduce_broadcast")],
     ),
+    "training, gpt": Case(
+        "--models gpt --repeats 2 --steps 2 --batch_size 2", "model n_gpus strategy peer",
+        [("gpt", 2, f"fully_sharded{how}", "fully_sharded_builtin") for how in ("", " --prefetch")],
+    ),
     "startup": Case(
         "--ranks 2 --repeats 1", "what", [("import torch",), ("first run, to its end",), ("2 ranks ready",)],
         lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",

@@ -39,6 +39,7 @@ REFUSED = {
     "single": "--n_gpus {}: single is at most 1 process(es)",
     **{name: f"--strategy {name}: needs shared memory" for name in IN_MEMORY},
     "param_server_builtin": "param_server_builtin starts its processes itself",
+    "fully_sharded_builtin": "fully_sharded_builtin starts its processes itself",
     "ring_all_reduce_builtin": "ring_all_reduce_builtin starts its processes itself",
 }
 

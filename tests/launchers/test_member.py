@@ -99,6 +99,7 @@ def test_it_is_found_where_it_has_started_the_process(starter: str, request: pyt
         ("ring_all_reduce", {"n_gpus": 4}, "--n_gpus 4: torchrun started 3 processes"),
         ("async_param_server", {"restarts": 1}, "--restarts: .* run it without torchrun"),
         ("inconsistent_reads", {}, "--strategy inconsistent_reads: .* run it without torchrun"),
+        ("fully_sharded_builtin", {}, "starts its processes itself; run it without torchrun"),
         ("ring_all_reduce_builtin", {}, "starts its processes itself; run it without torchrun"),
         ("param_server_builtin", {}, "starts its processes itself; run it without torchrun"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fully_sharded_builtin import BuiltinFullySharded
 from param_server_builtin import BuiltinParamServer
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import ADPSGD, STRATEGIES, Strategy
@@ -34,7 +35,7 @@ SUITES: dict[str, Callable[[Kind], bool]] = {
         kind.traits.asynchronous or kind.traits.workers_may_die
     ),  # whose checkpoints hold what rank 0 has
 }
-BASELINES: list[Kind] = [BuiltinParamServer, BuiltinRingAllReduce]
+BASELINES: list[Kind] = [BuiltinFullySharded, BuiltinParamServer, BuiltinRingAllReduce]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -139,10 +139,8 @@ class Rank:
         """Take step `i`, counted over all epochs."""
         batch = self.plan.part(1 + i // N_STEPS, i % N_STEPS)
         part = self.task.batch(i, self.worker)
-        loss = F.cross_entropy(self.module(X[part]), Y[part])
-        if isinstance(self.strategy, Builtin):
-            loss = loss * self.strategy.loss_weight(len(part), len(batch))
-        self.replica.backward(loss)
+        self.replica.begin_piece(len(part), len(batch), is_last=True)
+        self.replica.backward(F.cross_entropy(self.module(X[part]), Y[part]))
         self.strategy.step(len(part))
 
     def constant_step(self, gradient: float, n_samples: int) -> None:

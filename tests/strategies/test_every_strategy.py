@@ -122,7 +122,8 @@ def test_it_takes_the_same_steps_as_one_process(synchronous: Kind, n_gpus: int) 
 
 
 def assert_steps_of_one_process(strategy: Strategy, n_gpus: int, epochs: int) -> None:
-    tasks = [Task(strategy, n_gpus, *case, epochs=epochs) for case in CASES]
+    refused = ("muon", "adafactor") if strategy.name == "fully_sharded_builtin" else ()
+    tasks = [Task(strategy, n_gpus, *case, epochs=epochs) for case in CASES if case[0] not in refused]
     roles = tasks[0].roles
     ranks = start(type(strategy), trajectories, len(roles), tasks)
     for case, task in enumerate(tasks):

@@ -119,5 +119,4 @@ def test_the_meta_device_has_the_numbers_of_the_cpu() -> None:
     assert cpu == meta
     assert [one.most["optimizer state"] for one in meta] == [2 * 333 * 4 + 4, 2 * 333 * 4 + 4, 2 * 334 * 4 + 4]
     text = " ".join(dry_run(given, ClusterOptions(compute="1s"), 7e9, quiet=True).text().split())
-    assert "memory GB peak by rank" in text
-    assert "parameters 28.000, gradients 28.000" in text
+    assert "parameters P 28.000 28.000 gradients P + P / B 56.000 56.000 optimizer state S / N 18.667 18.667" in text

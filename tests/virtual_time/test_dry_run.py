@@ -14,9 +14,12 @@ from strategies import (
     BackupWorkers,
     Downpour,
     ElasticAveraging,
+    FullySharded,
     NaiveAllReduce,
+    OverlappedRing,
     ParamServer,
     RingAllReduce,
+    ShardedGradients,
     ShardedRing,
     Strategy,
 )
@@ -75,19 +78,21 @@ def test_no_decision_depends_on_the_value_of_an_element(
     assert meta == cpu
 
 
+@pytest.mark.parametrize("layers", [1, 6])
 @pytest.mark.parametrize("name", [name for name, kind in IN_MESSAGES.items() if not kind.traits.asynchronous])
-def test_a_step_sends_what_its_closed_form_says(name: str) -> None:
+def test_a_step_sends_what_its_closed_form_says(name: str, layers: int) -> None:
     strategy, n_gpus = IN_MESSAGES[name](), n_gpus_of(name, 4)
-    results, _ = on("meta", strategy, n_gpus, Sizes(840))
-    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), Layout(("x",), ((840,),)))
+    sizes = sizes_of(Options(), 840, layers)
+    results, _ = on("meta", strategy, n_gpus, sizes)
+    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), sizes.layout)
     assert sum(one.messages for one in results) == pytest.approx(STEPS * messages)
     assert sum(one.nbytes for one in results) == pytest.approx(STEPS * nbytes)
 
 
 def steps_of(strategy: Strategy, n_gpus: int, parameters: float, **changes: Any) -> DryRun:
-    steps = changes.pop("steps", None)
+    steps, layers = changes.pop("steps", None), changes.pop("layers", 1)
     cluster = ClusterOptions(compute="0.3s", sharing=changes.pop("sharing", FAIR))
-    return dry_run(options_of(strategy, n_gpus, **changes), cluster, parameters, steps, quiet=True)
+    return dry_run(options_of(strategy, n_gpus, **changes), cluster, parameters, steps, quiet=True, layers=layers)
 
 
 def test_a_step_of_a_model_that_fits_nowhere() -> None:
@@ -152,6 +157,33 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec
             if codec:
                 _, nbytes = closed_form(options, layout)
                 assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("sharing", [FAIR, IN_ORDER])
+@pytest.mark.parametrize("n_gpus", [2, 5])
+@pytest.mark.parametrize("kind", [RingAllReduce, ShardedGradients, FullySharded])
+def test_a_step_of_layers_takes_what_is_predicted(kind: type[Strategy], n_gpus: int, sharing: str) -> None:
+    for parameters in (10**3, 10**8):
+        run = steps_of(kind(), n_gpus, parameters, sharing=sharing, layers=10)
+        predicted = predict(kind(), n_gpus, 4 * parameters, 0.3, GBIT, 1e-3, sharing=sharing, blocks=10)
+        assert run.seconds == pytest.approx(predicted, rel=5e-3 if parameters == 1e3 else 1e-3)
+
+
+def test_what_travels_while_a_layer_computes_takes_no_time() -> None:
+    N, B, nbytes = 4, 10, 4e6
+    chunk = nbytes / B / N / GBIT  # seconds; a layer computes for longer than it is gathered
+    gathering, reducing = (N - 1) * chunk + 1e-3, (N - 1) * (chunk + 1e-3)
+    run = steps_of(FullySharded(prefetch=True), N, nbytes / 4, layers=B)
+    assert run.seconds == pytest.approx(0.3 + 2 * gathering + B * reducing), "the first of each pass, and all gradients"
+    ring = steps_of(OverlappedRing(bucket_mb=nbytes / B / 1e6), N, nbytes / 4, layers=B)
+    assert 0.3 + 2 * reducing <= ring.seconds * 1.001 <= 0.3 + 4 * reducing, "the bucket of the first layer"
+    assert steps_of(OverlappedRing(bucket_mb=nbytes / B / 1e6), N, nbytes / 4).seconds > ring.seconds + 5 * reducing
+
+
+def test_layers_share_the_parameters_and_the_passes() -> None:
+    sizes = sizes_of(Options(), 10, 4)
+    assert [shape for (shape,) in sizes.layout.shapes] == [3, 3, 2, 2]
+    assert sizes.shares == (0.25,) * 4
 
 
 def test_a_code_of_a_model_that_fits_nowhere_needs_no_memory() -> None:
@@ -232,6 +264,8 @@ def test_models_by_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "cluster", "parameters", "message"),
     [
+        ({"layers": 9}, {"compute": "1s"}, 7, "--layers 9: must be from 1 to 1000, and at most --parameters"),
+        ({"layers": 2, "model": "mlp"}, {"compute": "1s"}, None, "--layers 2: of --parameters; --model mlp has its"),
         ({}, {}, 7e9, "--compute: nothing is computed on the meta device"),
         ({}, {"compute": "1s"}, float("nan"), "--parameters nan: must be a whole number"),
         ({"codec": CODECS["powersgd"]()}, {"compute": "1s"}, 7e9, "--codec powersgd: codes matrices, and --parameters"),
@@ -250,5 +284,9 @@ def test_models_by_name() -> None:
 def test_what_is_wrong_is_one_line(
     changes: dict[str, Any], cluster: dict[str, Any], parameters: float | None, message: str
 ) -> None:
+    layers = changes.pop("layers", 1)
     with pytest.raises(UsageError, match=rf"^{re.escape(message)}.*\Z"):
-        dry_run(options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True)
+        dry_run(
+            options_of(RingAllReduce(), 3, **changes), ClusterOptions(**cluster), parameters, 1, quiet=True,
+            layers=layers,
+        )  # fmt: skip

@@ -72,9 +72,13 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         if len(in_blocks) != sum(len(block.tensors) for block in cut if block.module in modules):
             raise UsageError(f"--block_modules: {self.name} takes no parameters that are in several; give others")
         self.of_all, self.of_blocks = (sum(p.nbytes for p in of) for of in (trained(model), in_blocks))
-        mesh = init_device_mesh(device, (self.transport.world_size,))
+        mesh, recorder = init_device_mesh(device, (self.transport.world_size,)), self.transport.recorder
         for module in (*modules, self.sharded):
-            fully_shard(module, mesh=mesh, ignored_params=frozen)
+            with recorder.holding("parameters"):
+                sharded = fully_shard(module, mesh=mesh, ignored_params=frozen)
+            with recorder.holding("gathered parameters"):  # whose memory is given back, and taken again
+                sharded.unshard()
+                sharded.reshard()
         return self.sharded
 
     def begin_piece(self, last: bool) -> None:
@@ -111,7 +115,9 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
     def finish(self) -> None:
         """Give every rank the whole model, too."""
         super().finish()
-        for parameter, view in zip(trained(self.original), self.layout.views(self.model()), strict=True):
+        with self.transport.recorder.evaluating():
+            views = self.layout.views(self.model())
+        for parameter, view in zip(trained(self.original), views, strict=True):
             give(parameter, view)
         self.is_whole = True
 

@@ -8,7 +8,9 @@ from records.finished import RUNS, Run, command, differing_options, find_runs, s
 from records.tables import aligned, finished_epochs, number, scores, staleness, totals, workers
 
 BEFORE = ("strategy", "n_gpus", "epochs")
-AFTER = ("seconds", "samples/s", "MB sent", "MB to evaluate", "threads", "waiting %", "staleness", "identical")
+AFTER = (
+    "seconds", "samples/s", "MB sent", "MB to evaluate", "peak MB", "threads", "waiting %", "staleness", "identical",
+)  # fmt: skip
 _WIDEST_VALUE = 20
 
 
@@ -18,7 +20,7 @@ def compare(runs: Sequence[Run], width: int) -> str:
     Columns are those of BEFORE, the scores, those of AFTER, then the options that differ; a column that is empty for
     all runs is left out. Where they do not fit, the table continues below with the names of the runs. waiting: the
     share of the workers' time; staleness: of the gradients, mean and maximum in versions; identical: the replicas at
-    the end.
+    the end; peak MB: of the rank with the most memory, where it was counted.
     """
     cells = [_row(run) for run in runs]
     scored = dict.fromkeys(name for row in cells for name in row if name not in (*BEFORE, *AFTER))
@@ -58,6 +60,7 @@ def _row(run: Run) -> dict[str, str]:
     numbers, trained = totals(table), workers(table)
     stale, stalest = staleness(table)
     threads = list((run.metadata.get("threads") or {}).values())  # of each rank: the least and the most are shown
+    peaks = [of["peak"] for of in (run.metadata.get("memory") or {}).values()]
     waiting = trained["wait_s"].sum(min_count=1) / trained["epoch_s"].sum()
     before = (str(table["strategy"].iloc[0]), str(table["n_gpus"].iloc[0]), str(finished_epochs(table)))
     after = (
@@ -65,6 +68,7 @@ def _row(run: Run) -> dict[str, str]:
         number(numbers["samples_per_s"]),
         number(numbers["bytes_sent"], scale=1e-6),
         number(numbers["evaluate_bytes"], scale=1e-6),
+        number(max(peaks, default=None), scale=1e-6),
         " to ".join(str(n) for n in dict.fromkeys((min(threads), max(threads)))) if threads else "-",
         number(waiting, scale=100),
         f"{number(stale)}, {number(stalest, 0)}" if stale >= 0 else "-",

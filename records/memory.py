@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
 from records.memory_use import (
@@ -118,7 +118,7 @@ class Memory:
 
     def hold(self, tensor: torch.Tensor, kind: str) -> None:
         """Count a tensor's storage as of this kind from here on, unless it is another rank's."""
-        storage = tensor.untyped_storage()
+        storage = _own_part(tensor).untyped_storage()
         block = _blocks.get(storage._cdata)
         if block is None:
             self._begin(storage, kind)
@@ -236,11 +236,17 @@ def _end(key: int, _: object) -> None:
 
 
 def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    memory = _current.get()
-    for state in optimizer.state.values() if memory else ():
-        for value in state.values():
-            if memory and isinstance(value, torch.Tensor):
-                memory.hold(value, STATE)
+    if memory := _current.get():
+        for parameter, state in optimizer.state.items():
+            memory._hold_gradient(parameter)
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    memory.hold(value, STATE)
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return of a DTensor what this rank has of it."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class _Watch(TorchDispatchMode):
@@ -249,6 +255,8 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # what it calls on the tensors that it is made of is seen
         result = func(*args, **(kwargs or {}))
         # On a GPU a thread of autograd's own computes the backward pass: it has no context, and the process one rank.
         memory = _current.get() or (_all[0] if len(_all) == 1 else None)

@@ -40,7 +40,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
-AFTER = [name for name in compare.AFTER if name not in ("staleness", "threads")]
+AFTER = [name for name in compare.AFTER if name not in ("peak MB", "staleness", "threads")]
 HEADER = ["run", *compare.BEFORE, "test accuracy", *AFTER]
 PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "0.0", "25.0"]
 OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from compression import Float16
-from records.finished import load
+from records.compare import compare
+from records.finished import find_runs, load
 from records.memory_use import SUFFIX, load_changes
 from records.page import make_page
 from strategies import FullySharded, ParamServer, RingAllReduce, ShardedGradients, ShardedRing, Strategy
@@ -78,6 +79,7 @@ def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Pa
     assert heights.to_dict() == {int(rank): one["peak"] for rank, one in found.items()}
     last = changes.groupby(["rank", "kind"])["bytes"].sum()
     assert (last >= 0).all(), "no more goes than came"
+    assert "peak MB" in compare(find_runs([f"{path}.json"]), 100)
     text = make_page([load(str(path))])
     assert "<details><summary>Memory of rank" in text
     (image,) = re.findall(r'<img class="memory" alt="Memory of [^"]*" src="data:image/png;base64,([^"]*)">', text)

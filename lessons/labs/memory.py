@@ -83,8 +83,8 @@ class _Rank:
     """The passes of one rank, and what is counted after each call of a student's function."""
 
     def __init__(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors, ledger: Ledger) -> None:
-        self.yours, self.ledger, self.c = yours, ledger, inputs["c"]
-        self.begin, self.where = f"{case}, step", f"rank {transport.rank}: after"
+        self.yours, self.ledger, self.case, self.c = yours, ledger, case, inputs["c"]
+        self.begin = ""  # of what is said of a call
         uncounted = ledger.holding(OTHER)  # what messages need
         self.transport = SimpleNamespace(
             rank=transport.rank, world_size=case.n, peers=transport.peers, sleep=transport.sleep,
@@ -104,14 +104,13 @@ class _Rank:
         result: Vectors = {}
         optimizers = [Descent(block.own, LR, MOMENTUM) for block in self.blocks]
         self.ledger.begin_training()
-        begin = self.begin
         for s in range(1, STEPS + 1):
             result |= {
                 f"{name}{s}": torch.full_like(self.c, torch.nan) for name in ("forward", "backward", "mean", "x")
             }
             self.reduced = 0
             for name, order in (("forward", range(BLOCKS)), ("backward", reversed(range(BLOCKS)))):
-                self.begin = f"{begin} {s}, {name} pass: {self.where}"
+                self.begin = f"{self.case}, step {s}, {name} pass: rank {self.transport.rank}: after"
                 for b in order:
                     result[f"{name}{s}"][self.parts[b][0]] = self.use(b, is_last=name == "backward")
             for optimizer, block, (_, own) in zip(optimizers, self.blocks, self.parts, strict=True):

@@ -1,5 +1,9 @@
-"""Draw where the memory of a rank goes in one step of a GPT, by strategy: python media/draw_memory.py"""
+"""Draw where the memory of a rank goes in one step of a GPT, by strategy: python media/draw_memory.py
 
+What was measured is kept, and shown in experiments/11_memory.ipynb too.
+"""
+
+import gzip
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,8 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from records.atomic import write_atomically
-from records.files import load_metadata
-from records.memory_use import COLOURS, SUFFIX, draw, load_changes
+from records.memory_use import COLOURS, PARAMETERS, SUFFIX, draw, load_changes
 from strategies import FullySharded, RingAllReduce, ShardedGradients, ShardedRing, Strategy
 from training import Options, run
 
@@ -24,36 +27,42 @@ PANELS: dict[str, Strategy] = {
     "fully_sharded (ZeRO-3)": FullySharded(),
 }
 N, LAYERS, WIDTH = 4, 4, 256
-TABLE = ROOT / "results" / "memory.csv"
+KEPT = ROOT / "results" / "amd-epyc-2-cores" / "memory.csv.gz"
 
 
-def measure(strategy: Strategy, folder: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Train for two steps; return the changes of rank 0's memory in the higher one, and what it was at its peak."""
-    options = Options(
-        strategy=strategy, n_gpus=N, dataset="text", model="gpt", batch_size=1, optimizer="adamw", lr=0.001,
-        model_options=f"layers={LAYERS},width={WIDTH}", epochs=1, train_size=2 * N, memory=True, device="cpu",
-        results_dir=folder, run_name=strategy.name,
-    )  # fmt: skip
-    run(options, quiet=True)
-    path = f"{folder}/{strategy.name}"
-    changes, found = load_changes(f"{path}{SUFFIX}"), load_metadata(f"{path}.json")["memory"]["0"]
-    return changes[changes["rank"] == 0], {"peak": found["peak"], **found["at_peak"]}
-
-
-def main() -> None:
-    """Measure, keep the table, and draw."""
-    figure = Figure((11, 6.5), dpi=110, layout="constrained")
-    panels = figure.subplots(2, 2, sharey=True).flat
-    peaks: dict[str, dict[str, int]] = {}
-    labels: dict[str, Any] = {}
+def measure(name: str) -> pd.DataFrame:
+    """Train for two steps by a strategy; return the changes of rank 0's memory in the one that came higher."""
+    strategy = PANELS[name]
     with TemporaryDirectory() as folder:
-        for axes, (name, strategy) in zip(panels, PANELS.items(), strict=True):
-            changes, peaks[name] = measure(strategy, folder)
-            P = peaks["ring_all_reduce"]["parameters"]
-            draw(changes, axes, unit=P)
-            axes.set_title(f"{name}: at most {peaks[name]['peak'] / P:.2f} P", fontsize=11)
-            axes.grid(axis="y", alpha=0.3)
-            labels |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        options = Options(
+            strategy=strategy, n_gpus=N, dataset="text", model="gpt", batch_size=1, optimizer="adamw", lr=0.001,
+            model_options=f"layers={LAYERS},width={WIDTH}", epochs=1, train_size=2 * N, memory=True, device="cpu",
+            results_dir=folder, run_name=strategy.name,
+        )  # fmt: skip
+        run(options, quiet=True)
+        changes = load_changes(f"{folder}/{strategy.name}{SUFFIX}")
+    return changes[changes["rank"] == 0].drop(columns="rank").assign(strategy=name)
+
+
+def peaks(changes: pd.DataFrame) -> pd.DataFrame:
+    """Return the bytes of each strategy at its peak, a row each, by kind, and their sum."""
+    rows = {}
+    for name, of in changes.groupby("strategy", sort=False):
+        until = of[: of["bytes"].cumsum().argmax() + 1]
+        rows[name] = {"peak": until["bytes"].sum(), **until.groupby("kind")["bytes"].sum()}
+    return pd.DataFrame(rows, index=["peak", *COLOURS]).T.dropna(axis=1, how="all").fillna(0).astype(int)
+
+
+def draw_all(changes: pd.DataFrame) -> Figure:
+    """Draw a panel for each strategy."""
+    figure, found = Figure((11, 6.5), dpi=110, layout="constrained"), peaks(changes)
+    P = found.loc["ring_all_reduce", PARAMETERS]
+    labels: dict[str, Any] = {}
+    for axes, name in zip(figure.subplots(2, 2, sharey=True).flat, PANELS, strict=True):
+        draw(changes[changes["strategy"] == name], axes, unit=P)
+        axes.set_title(f"{name}: at most {found.loc[name, 'peak'] / P:.2f} P", fontsize=11)
+        axes.grid(axis="y", alpha=0.3)
+        labels |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     kinds = [kind for kind in COLOURS if kind in labels]
     handles = [labels[kind] for kind in kinds]
     figure.legend(handles, kinds, loc="outside lower center", ncols=4, frameon=False)
@@ -62,11 +71,21 @@ def main() -> None:
     figure.suptitle(
         f"One step of a rank of {N}: {model}\nfrom left to right: all that is allocated and freed, in its order"
     )
-    figure.savefig(Path(__file__).with_name("memory.png"))
-    table = pd.DataFrame(peaks).T.fillna(0).astype(int)
-    print(table.to_string())
-    with write_atomically(TABLE) as unfinished:
-        table.to_csv(unfinished, index_label="strategy")
+    return figure
+
+
+def load() -> pd.DataFrame:
+    """Return what was measured last: the changes of all strategies; those without a phase were before the step."""
+    return pd.read_csv(KEPT, keep_default_na=False)
+
+
+def main() -> None:
+    """Measure, keep it, and draw."""
+    changes = pd.concat([measure(name) for name in PANELS])
+    print(peaks(changes).to_string())
+    with write_atomically(KEPT) as unfinished:
+        unfinished.write_bytes(gzip.compress(changes.to_csv(index=False).encode(), mtime=0))
+    draw_all(changes).savefig(Path(__file__).with_name("memory.png"))
 
 
 if __name__ == "__main__":

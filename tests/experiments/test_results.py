@@ -223,7 +223,7 @@ def _check_figure(figure: Figure) -> None:
 
 def test_no_number_that_was_measured_stands_in_the_text_of_a_notebook() -> None:
     """They stand in outputs, which are of the same results as the figures beside them."""
-    assert {path.stem.split("_")[0] for path in report.NOTEBOOKS} == {str(number) for number in range(1, 11)}
+    assert {path.stem.split("_")[0] for path in report.NOTEBOOKS} == {str(number) for number in range(1, 12)}
     assert {name for path in report.NOTEBOOKS for name in report.experiments_of(path)} == set(EXPERIMENTS)
     for path in report.NOTEBOOKS:
         cells = nbformat.read(path, as_version=4).cells

@@ -200,6 +200,8 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     report("ended")
     messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
     memory = recorder.memory.use() if recorder.memory else None
+    if not strategy.traits.asynchronous and "server" not in roles:
+        transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
     return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory)
 

@@ -46,12 +46,13 @@ class Replica(Passes):
         self._adopted: Message | None = None
         self.collects = True  # whether the backward pass puts each gradient into g as soon as it is complete
         self.collected = False  # whether `collect` was called since the caller last set this to False
+        self._early: set[int] = set()  # gradients that a backward pass has put into g since the last `collect`
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
             tensor.data = view
         for i, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.collect_one(i) if self.collects else None)
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self._collect_early(i))
         for module in model.modules():
             module.register_state_dict_post_hook(_detach_from_vectors)
 
@@ -103,6 +104,7 @@ class Replica(Passes):
         self.end_pass()
         for i in range(len(self.parameters)):
             self.collect_one(i)
+        self._early.clear()
         self._give_back()
         self.collected = True
         return self.g
@@ -114,6 +116,12 @@ class Replica(Passes):
                 self.collect_one(i)
         self._give_back()
         self.collected = True
+
+    def _collect_early(self, i: int) -> None:
+        """In the backward pass: free what autograd has made. Only once, for a loop may keep this `.grad` for a next."""
+        if self.collects and i not in self._early:
+            self._early.add(i)
+            self.collect_one(i)
 
     def collect_one(self, i: int) -> None:
         """Copy the gradient of parameter `i` to its place in g."""

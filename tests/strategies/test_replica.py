@@ -73,6 +73,21 @@ def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
     assert replica.collect().tolist() == [3.0, 6.0]
 
 
+def test_gradients_of_several_losses_are_apart_until_they_are_collected() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    replica = Replica(model, ALONE)
+    for _ in range(2):
+        found = []
+        for factor in (3, 5):
+            model.zero_grad()
+            (model(torch.tensor([[1.0, 2.0]])) * factor).sum().backward()
+            found.append(model.weight.grad)
+        assert [g.tolist() for g in found if g is not None] == [[[3.0, 6.0]], [[5.0, 10.0]]]
+        model.weight.grad = torch.stack([g for g in found if g is not None]).mean(0)
+        assert replica.collect().tolist() == [4.0, 8.0]
+        replica.zero_grad()
+
+
 NOTHING = "^the model has no trainable parameter$"
 
 

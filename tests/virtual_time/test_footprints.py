@@ -114,3 +114,11 @@ def test_what_has_no_closed_form_is_said_so_and_what_runs_nowhere_is_refused() -
     assert smallest_n(options_of(AsyncParamServer(aggregate=2)), sizes, 1e12) is None
     with pytest.raises(UsageError, match="--strategy hogwild: needs shared memory"):
         smallest_n(options_of(STRATEGIES["hogwild"]()), sizes, 1e12)
+
+
+@pytest.mark.parametrize("layers", [1, 5])
+def test_the_cards_have_passed_what_the_steps_have_sent_and_not_the_end_of_the_epoch(layers: int) -> None:
+    run = counted(options_of(FullySharded(), 4), layers=layers)
+    sent = sum(card.nbytes for card, _ in run.cards if card.name.endswith("sends"))
+    assert sent == pytest.approx(sum(one.nbytes for one in run.results), abs=100), "but for the barriers"
+    assert sent == pytest.approx(2 * 3 * 3 * 4 * PARAMETERS, abs=100), "two steps"

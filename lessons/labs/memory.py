@@ -34,8 +34,8 @@ class Memory(Lab):
              Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
-    formulas = ("P / 4", "P / 4 + P / N", "12 (N - 1)", "3 (N - 1) P / N", "4 (N + 1)",
-                "4 (N + 1) latency + 3 (N - 1) P / N / bandwidth")  # fmt: skip
+    formulas = ("P / 4", "P / 4 + P / N", "12 (N - 1)", "3 (N - 1) P / N", "12",
+                "12 latency + 3 (N - 1) P / N / bandwidth")  # fmt: skip
     steps = STEPS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:

@@ -28,11 +28,10 @@ def reduce_scatter(transport: Transport, block: Block) -> None:
     assert block.gradients is not None
     N, r = transport.world_size, transport.rank
     chunks = block.cut(block.gradients)
-    sent = []
-    for s in range(N - 1):
-        sent.append(transport.isend(chunks[(r - s) % N], (r + 1) % N, "gradients"))
-        with transport.recv((r - 1) % N, "gradients") as received:
-            chunks[(r - s - 1) % N].add_(received.vector)
+    sent = [transport.isend(chunks[(k + 1) % N], k, "gradients") for k in transport.peers]
+    for k in transport.peers:
+        with transport.recv(k, "gradients") as received:
+            chunks[(r + 1) % N].add_(received.vector)
     for work in sent:
         work.wait()
     block.own_gradients = chunks[(r + 1) % N] / N

@@ -14,7 +14,7 @@ MISTAKES = [
             "expected 16: block.gradients still refers to them: set it to None; it was never freed",
             ("    block.gradients = None\n", "")),
     Mistake("does_not_reduce", "wrong", "(block 0) has kept g of rank 0 / 3 of chunk 1; expected the mean of chunk 1",
-            ("chunks[(r - s - 1) % N].add_(received.vector)", "received.vector.sum()")),
+            ("chunks[(r + 1) % N].add_(received.vector)", "received.vector.sum()")),
     Mistake("empties", "kept", "after free(block 0), 48 bytes of gathered parameters are held; expected 0: block.par",
             (FREE, "    block.parameters.zero_()\n")),
     Mistake("frees_before_the_passes", "wrong", "after gather(block 0), block.parameters is nothing; expected",

@@ -57,7 +57,7 @@ class _Sent(Work):
 
     def __init__(self, sender: "_Rank", dst: int, vector: torch.Tensor, n: float) -> None:
         self.sender, self.dst, self.vector, self.n = sender, dst, vector, n
-        self.now, self.was = vector.numpy(), vector.numpy().copy()
+        self.now, self.was = vector.numpy(), vector.numpy().tobytes()
         self.round, self.clock = sender.received + 1, sender.tick()
         self.read: list[int] = []
 
@@ -127,7 +127,7 @@ class _Rank:
         sent = messages.popleft()
         self.learn(sent.clock)
         self.received += 1
-        vector = torch.from_numpy(sent.was.copy())
+        vector = torch.from_numpy(np.frombuffer(sent.was, np.int64).copy())
 
         def release() -> None:
             vector.zero_()  # so that who reads it later has nothing
@@ -165,7 +165,9 @@ class _Rank:
         """Check what this rank has done since it last called. Raises _Fault."""
         self.unread = [one for one in self.unread if not one.read or self.clock[one.dst] < one.read[one.dst]]
         for sent in self.unread:
-            self.refuse(sent.now != sent.was, sent.vector, f"overwrites what rank {sent.dst} may not have read")
+            if sent.now.tobytes() != sent.was:
+                changed = sent.now != np.frombuffer(sent.was, np.int64)
+                self.refuse(changed, sent.vector, f"overwrites what rank {sent.dst} may not have read")
         self.check(self.vector, "has", 0)
 
     def check(self, vector: torch.Tensor, does: str, round: int) -> None:

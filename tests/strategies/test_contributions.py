@@ -6,46 +6,19 @@ from functools import partial
 import pytest
 import torch
 
-from strategies.all_reduce.double_tree import double_tree
-from strategies.all_reduce.halving_doubling import halving_doubling
-from strategies.all_reduce.hierarchical_ring import hierarchical_ring
 from strategies.all_reduce.recursive_doubling import recursive_doubling
-from strategies.all_reduce.swing import swing
-from strategies.collectives import (
-    AllReduce,
-    all_gather,
-    fold,
-    gather_and_add,
-    naive_all_reduce,
-    reduce_scatter,
-    ring_all_reduce,
-)
+from strategies.collectives import AllReduce, all_gather, fold, gather_and_add, reduce_scatter, ring_all_reduce
 from strategies.common.contributions import find_fault
+from tests.strategies.test_collectives import ALL_REDUCES
 from transports.base import Transport
 
 
-def in_racks(vector: torch.Tensor, transport: Transport, n: int, rack: int) -> int:
-    return hierarchical_ring(vector, transport, n, min(rack, transport.world_size))
-
-
-ALL: dict[str, AllReduce] = {
-    "ring": ring_all_reduce,
-    "naive": naive_all_reduce,
-    "everyone": gather_and_add,
-    "recursive doubling": recursive_doubling,
-    "halving-doubling": halving_doubling,
-    "swing": swing,
-    "double tree": partial(double_tree, segments=3),
-    **{f"racks of {k}": partial(in_racks, rack=k) for k in (2, 3)},
-}
-
-
 @pytest.mark.parametrize("lengths", [(0, 1, 19), pytest.param(range(41), marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_REDUCES)
 def test_those_of_the_house_have_no_fault(name: str, lengths: range | tuple[int, ...]) -> None:
     for N in range(1, 18):
         for length in lengths:
-            assert find_fault(ALL[name], N, length) is None
+            assert find_fault(ALL_REDUCES[name], N, length) is None
 
 
 # Planted
@@ -156,7 +129,7 @@ PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
         partial(doubling, waits=False),
         2,
         5,
-        "rank 0, round 1: overwrites what rank 1 may not have read, elements 0 to 4",
+        "rank 1, round 1: overwrites what rank 0 may not have read, elements 0 to 4",
     ),
     (relay, 3, 5, "rank 0, round 3: overwrites what rank 1 may not have read, elements 0 to 4"),
     (too_early, 2, 3, "rank 0, round 1: sends to rank 1 what has not come"),

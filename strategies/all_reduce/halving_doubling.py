@@ -1,4 +1,4 @@
-"""Halving-doubling: partners exchange halves of what each still sums, then the sums (Rabenseifner, 2004).
+"""Halving-doubling: partners exchange halves, quarters, ..., then the sums (Rabenseifner, 2004).
 
 Round k of the reduce-scatter is with the partner at distance 2^k, the nearest first: of the part that both still sum,
 one keeps the first half, the other the second. The all-gather goes the same way back. As few bytes as the ring, in

@@ -2,12 +2,17 @@
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.double_tree import DoubleTree
 from strategies.all_reduce.fully_sharded import FullySharded
+from strategies.all_reduce.halving_doubling import HalvingDoubling
+from strategies.all_reduce.hierarchical_ring import HierarchicalRing
 from strategies.all_reduce.naive_all_reduce import NaiveAllReduce
 from strategies.all_reduce.overlapped_ring import OverlappedRing
+from strategies.all_reduce.recursive_doubling import RecursiveDoubling
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.all_reduce.sharded_ring import ShardedRing
+from strategies.all_reduce.swing import Swing
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
@@ -39,6 +44,11 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         OverlappedRing,
         NaiveAllReduce,
         AllGather,
+        RecursiveDoubling,
+        HalvingDoubling,
+        Swing,
+        DoubleTree,
+        HierarchicalRing,
         ShardedRing,
         ShardedGradients,
         FullySharded,

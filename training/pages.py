@@ -18,8 +18,8 @@ from strategies.common.forms import describe
 PROJECT = Path(__file__).resolve().parent.parent
 _CITATION = re.compile(r"\b(19|20)\d\d\b")
 NOTE = (
-    "N ranks; P: bytes of the parameters, n of w bytes each; G: bytes of a gradient as it is sent (P, or those of its "
-    "code, see below). What a rank sends, on average over the ranks "
+    "N ranks; p: the largest power of two up to N; L: log2 p; P: bytes of the parameters, n of w bytes each; G: bytes "
+    "of a gradient as it is sent (P, or those of its code, see below). What a rank sends, on average over the ranks "
     "of its role, while every worker takes one step. One by one: what of it cannot be at the same time; a step takes "
     "that long, and what is computed."
 )

@@ -22,6 +22,7 @@ class Card:
     bandwidth: float
     least: float = 0.0  # weight, by which it is shared where there is less
     late: float = 1.0  # weight of a flow that others are before; one that finds the card idle has 1
+    overhead: float = 0.0  # seconds for which a message occupies it, whatever its length
     free: float = 0.0  # when the last byte of all messages so far has passed
     busy: float = 0.0  # seconds in which it would pass them one after the other
     nbytes: float = 0
@@ -37,7 +38,7 @@ class Card:
 
     def take(self, nbytes: float, first: float, last: float) -> tuple[float, float]:
         """Pass a message whose bytes come from `first` to `last`; return when its first and last byte leave."""
-        seconds = nbytes / self.bandwidth
+        seconds = self.overhead + nbytes / self.bandwidth
         start = max(first, self.free)
         end = max(start + seconds, last)
         self.free = end
@@ -53,8 +54,9 @@ class Card:
 
         Return when the first of the flows ends if none joins before.
         """
-        self.busy += nbytes / self.bandwidth
         self.nbytes += nbytes
+        nbytes += self.overhead * self.bandwidth
+        self.busy += nbytes / self.bandwidth
         if self._alone is None and not self._flows:
             end = at + nbytes * max(1.0, self.least) / self.bandwidth
             self._alone = end, at, nbytes, flow

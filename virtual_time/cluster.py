@@ -39,6 +39,8 @@ class NetworkOptions:
     sharing: Literal["fair", "in_order"] = FAIR
     """How messages share a card: all at once, as with TCP, or one after the other, as train.py --bandwidth holds them
     back."""
+    overhead: str = "0s"
+    """For how long a message occupies each of its two cards, whatever its length, such as 2us."""
 
     def network(self, options: Options) -> Network:
         """Return the network of the ranks of a run. Raises UsageError."""
@@ -46,6 +48,7 @@ class NetworkOptions:
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
         shared: dict[str, Any] = {"sharing": self.sharing, "late": LATE}
+        shared["overhead"] = read_unit("overhead", self.overhead, seconds)
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:

@@ -2,7 +2,8 @@
 
 Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes the
 cards of its path, first its sender's, last its receiver's, and shares them with others as `sharing.py` says. Alone it
-takes latency + bytes / bandwidth.
+takes latency + overhead + bytes / bandwidth; for all of it but the latency both cards are occupied (the model of LogGP;
+Alexandrov et al., 1995).
 
 A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share.
 """
@@ -19,13 +20,14 @@ from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
 @dataclass
 class Network(ABC):
-    """Cards, and the way from rank to rank. `bandwidth` in bytes a second, `latency` in seconds."""
+    """Cards, and the way from rank to rank. `bandwidth` in bytes a second, `latency` and `overhead` in seconds."""
 
     world_size: int
     bandwidth: float
     latency: float
     sharing: str = field(default=FAIR, kw_only=True)
     late: float = field(default=1.0, kw_only=True)  # where cards are shared fairly: see Card
+    overhead: float = field(default=0.0, kw_only=True)
     sends: list[Card] = field(init=False)
     receives: list[Card] = field(init=False)
 
@@ -33,8 +35,10 @@ class Network(ABC):
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"a network of {self.bandwidth} bytes a second: must be finite, and above 0")
         ranks = range(self.world_size)
-        self.sends = [Card(f"rank {rank} sends", self.bandwidth) for rank in ranks]
-        self.receives = [Card(f"rank {rank} receives", self.bandwidth, late=self.late) for rank in ranks]
+        self.sends = [Card(f"rank {rank} sends", self.bandwidth, overhead=self.overhead) for rank in ranks]
+        self.receives = [
+            Card(f"rank {rank} receives", self.bandwidth, late=self.late, overhead=self.overhead) for rank in ranks
+        ]
 
     def share(self, agenda: Agenda) -> Sharing:
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""

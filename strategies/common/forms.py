@@ -65,7 +65,9 @@ def footprint(
 
 def _sizes(strategy: "Strategy", n_gpus: int, nbytes: int, itemsize: int, blocks: float) -> dict[str, Any]:
     options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
-    return {**as_written(options), "N": n_gpus, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
+    L = n_gpus.bit_length() - 1
+    sizes = {"N": n_gpus, "p": 1 << L, "L": L, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
+    return {**as_written(options), **sizes}
 
 
 def predict(

@@ -44,11 +44,11 @@ class Traits:
 class Traffic:
     """What the ranks of one role send, on average over them, while every worker takes one step.
 
-    `messages` and `bytes` are formulas, written as on paper: "2 (N - 1) P / N". They know N (ranks), P (bytes of the
-    parameters), G (bytes of a gradient as it is sent: P, or those of its code), n (parameters), w (bytes of one), B
-    (blocks into which the model is cut) and the options of the strategy by their names. What ends an epoch (goodbyes,
-    buffers) is not in them. As a critical path, `while_computing` says that they travel while the step computes, so
-    that it takes the greater of the two times; otherwise their sum.
+    `messages` and `bytes` are formulas, written as on paper: "2 (N - 1) P / N". They know N (ranks), p (the largest
+    power of two up to N), L (log2 p), P (bytes of the parameters), G (bytes of a gradient as it is sent: P, or those of
+    its code), n (parameters), w (bytes of one), B (blocks into which the model is cut) and the options of the strategy
+    by their names. What ends an epoch (goodbyes, buffers) is not in them. As a critical path, `while_computing` says
+    that they travel while the step computes, so that it takes the greater of the two times; otherwise their sum.
     """
 
     messages: str

@@ -1,13 +1,18 @@
 """Collectives: what comes out, and what is sent to whom."""
 
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 
+from strategies.all_reduce.double_tree import double_tree, node
+from strategies.all_reduce.halving_doubling import halving_doubling
+from strategies.all_reduce.hierarchical_ring import hierarchical_ring
+from strategies.all_reduce.recursive_doubling import recursive_doubling
+from strategies.all_reduce.swing import swing
 from strategies.collectives import (
+    AllReduce,
     all_gather,
     average,
     broadcast,
@@ -19,10 +24,21 @@ from strategies.collectives import (
 from tests.ranks import virtual_time
 from transports.base import Transport, Work
 
-ALL_REDUCES: dict[str, Callable[..., int]] = {
+
+def in_racks(vector: torch.Tensor, transport: Transport, n: int, rack: int) -> int:
+    return hierarchical_ring(vector, transport, n, min(rack, transport.world_size))
+
+
+ALL_REDUCES: dict[str, AllReduce] = {
     "ring": ring_all_reduce,
     "naive": naive_all_reduce,
     "everyone": gather_and_add,
+    "recursive doubling": recursive_doubling,
+    "halving-doubling": halving_doubling,
+    "swing": swing,
+    "double tree": partial(double_tree, segments=3),
+    "racks of 2": partial(in_racks, rack=2),
+    "racks of 3": partial(in_racks, rack=3),
 }
 NAMES = [*ALL_REDUCES, "reduce_scatter", "all_gather", "average", "broadcast"]
 
@@ -136,7 +152,53 @@ def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle_and_
             assert rank["broadcast", length]["bytes"] == [one * length * 8 for one in heard]
 
 
+def partners(N: int, name: str) -> list[list[int]]:
+    """Of each rank, those that it sends to, each with how often, in one list."""
+    return [[peer for peer, n in enumerate(rank[name, 13]["messages"]) for _ in range(n)] for rank in results(N)]
+
+
+def test_the_partners_are_those_of_the_papers() -> None:
+    assert partners(8, "recursive doubling") == [sorted(r ^ d for d in (1, 2, 4)) for r in range(8)]
+    assert partners(8, "halving-doubling") == [sorted(2 * [r ^ d for d in (1, 2, 4)]) for r in range(8)]
+    away = [1, -1, 3]  # of an even rank; of an odd one the other way
+    swung = [sorted(2 * [(r + (-1) ** r * d) % 8 for d in away]) for r in range(8)]
+    assert partners(8, "swing") == swung
+    assert partners(6, "racks of 3") == [sorted([r - r % 3 + (r + 1) % 3] * 4 + [(r + 3) % 6] * 2) for r in range(6)]
+    paired = [r for r, sent in enumerate(partners(11, "recursive doubling")) if len(sent) == 1]
+    assert paired == [0, 2, 4], "8 of 11 take part, 3 of them for two"
+
+
+@pytest.mark.parametrize("N", range(2, 34))
+def test_both_trees_have_all_ranks_and_a_leaf_of_one_is_no_leaf_of_the_other(N: int) -> None:
+    inner = []
+    for tree in (0, 1):
+        nodes = [node(rank, N, tree) for rank in range(N)]
+        (root,) = (rank for rank, (parent, _) in enumerate(nodes) if parent is None)
+        reached = [root]
+        for rank in reached:
+            assert len(nodes[rank][1]) <= 2
+            assert all(nodes[child][0] == rank for child in nodes[rank][1])
+            reached += nodes[rank][1]
+        assert sorted(reached) == list(range(N))
+        inner.append({rank for rank, (_, children) in enumerate(nodes) if children})
+    assert inner[0] & inner[1] <= ({0} if N % 2 else set())
+
+
 # The order of a sum
+
+
+def bits(transport: Transport) -> list[list[float]]:
+    vectors = [torch.randn(40, generator=torch.Generator().manual_seed(transport.rank)) for _ in ALL_REDUCES]
+    for vector, all_reduce in zip(vectors, ALL_REDUCES.values(), strict=True):
+        all_reduce(vector, transport, 1)
+    return [vector.tolist() for vector in vectors]
+
+
+@pytest.mark.parametrize("N", [2, 3, 5, 8, 11, 16, 17])
+def test_all_ranks_have_the_same_bits(N: int) -> None:
+    first, *others = virtual_time(N).launch(bits, N)
+    assert all(other == first for other in others)
+    assert len({str(of_one) for of_one in first}) > 1 or N == 2, "the order of a sum decides the last bit"
 
 
 VECTORS = torch.randn(5, 101, generator=torch.Generator().manual_seed(0))

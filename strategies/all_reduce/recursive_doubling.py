@@ -1,0 +1,55 @@
+"""Recursive doubling: partners 1, 2, 4, ... away exchange whole vectors (Thakur et al., 2005).
+
+After k rounds each group of 2^k ranks has the sum of its vectors, after log2 N rounds all have that of all. No
+all-reduce has fewer rounds; each sends a whole vector. a + b and b + a have the same bits, and so have all ranks.
+
+N no power of two: see `folded` in `collectives.py`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.collectives import folded
+from strategies.common.traits import Cost, Footprint, Traffic
+from transports.base import Transport
+
+
+@folded
+def recursive_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
+    """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
+
+    A second vector holds what comes, for the partner reads the first meanwhile. Raises PeerLost, WaitTimeout.
+    """
+    came, distance = torch.empty_like(vector), 1
+    while distance < transport.world_size:
+        partner = transport.rank ^ distance
+        sent = transport.isend(vector, partner, "doubling", n=n)
+        received = transport.recv(partner, "doubling")
+        n += received.n
+        received.copy_to(came)
+        sent.wait()
+        vector.add_(came)
+        distance *= 2
+    return n
+
+
+@dataclass(kw_only=True)
+class RecursiveDoubling(AllReduceSGD):
+    """In log2 N rounds, partners at distances 1, 2, 4, ... exchange whole gradients, and add: for short ones."""
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """L rounds of p ranks; the others of a pair send a vector and get one."""
+        return Cost(
+            worker=Traffic("(p L + 2 (N - p)) / N", "(p L + 2 (N - p)) P / N"),
+            path=Traffic("L + 2 (p < N)", "(L + 2 (p < N)) P"),
+        )
+
+    def memory(self, role: str) -> Footprint:
+        """What comes has a vector of its own."""
+        return Footprint(other="P")
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `recursive_doubling`."""
+        return recursive_doubling(vector, self.transport, n)

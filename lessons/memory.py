@@ -53,8 +53,8 @@ def free(block: Block) -> None:
 def reduce_scatter(transport: Transport, block: Block) -> None:
     """Set block.own_gradients to this rank's chunk of the mean over all ranks; free the memory of block.gradients."""
     raise NotImplementedError(
-        "reduce-scatter: every chunk of block.gradients goes to the rank that owns it, which adds it to its own. Then keep "
-        "one chunk, in memory of its own: a view keeps all of the vector"
+        "reduce-scatter: every chunk of block.gradients goes to the rank that owns it, which adds it to its own. Then "
+        "keep one chunk, in memory of its own: a view keeps all of the vector"
     )
 
 

@@ -1,4 +1,4 @@
-"""The naive all-reduce: all send to one, one sends to all. The same result as the ring, with a bottleneck.
+"""The naive all-reduce: all send to one, one sends to all.
 
 Rank 0 receives and sends N - 1 whole vectors. But only 2 messages follow each other: for short vectors on few ranks it
 is faster.

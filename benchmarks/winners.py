@@ -44,7 +44,7 @@ ON_RACKS = {
     "naive_all_reduce": "2 a + 2 P max((N - 1) b, (N - k) u)",
     "recursive_doubling": "(L + 2 f) a + P ((f + log2(k)) b + (k log2(p / k) + f k / 2) u)",
     "halving_doubling": "2 (L + f) a + 2 P ((f + 1 - (1 + f) / k) b + (f / 2 + 1 - k / p) u)",
-    "swing": "2 (L + f) a + 2 P ((f + 1 / 2) b + S u)",
+    "swing": "max(2 (L + f) a + P ((2 f + 1) b + (S + 1 / 2) u), (5 + 2 f) a + P ((2 f + 1) b + 2 S u))",
     "double_tree": "2 ceil(log2(N)) a + P max(2 b, (2 + (R > 3) (1 + R % 2)) u)",
     "ring_all_reduce": "max(a + 2 (N - 1) P u / N, 2 (N - 1) (a + P b / N) + 2 R P (u - b) / N)",
     "hierarchical_ring": "2 (k - 1) (a + P b / k) + 2 (R - 1) (a + P u / R)",
@@ -52,9 +52,9 @@ ON_RACKS = {
 """Seconds on R > 1 racks of k = 2^i > 2 ranks: a the latency, b and u the seconds a byte of a card and of an uplink.
 
 f: whether N > p, so that ranks fold inside racks. S: the vectors that Swing sends from a rack in the reduce-scatter.
-The ring: the greater of what passes an uplink one after the other, and the way of a chunk twice round.
+Of a ring and Swing the greater: the messages that wait for each other, of which half of a rack's go at a time from the
+third round of Swing on; or all that passes an uplink, without a pause.
 """
-
 
 FLAT, RACK = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32), 4
 PLACES = {
@@ -100,7 +100,7 @@ def expect(strategy: AllReduceSGD, network: Network, nbytes: float) -> float:
         assert found is not None
         return found
     k, L = RACK, N.bit_length() - 1
-    S = sum(min(k, abs((1 - (-2) ** i) // 3 - 1)) / 2**i for i in range(1, L + 1))  # ranks with a partner elsewhere
+    S = sum(min(k, abs((1 - (-2) ** i) // 3 - 1)) / 2**i for i in range(1, L + 1))  # ranks with a partner away
     values = {"N": N, "k": k, "R": network.racks, "L": L, "p": 1 << L, "f": int(N > 1 << L), "S": S, "P": nbytes}
     seconds = {"a": network.latency, "b": 1 / network.bandwidth, "u": 1 / network.rack_bandwidth}
     return evaluate(ON_RACKS[strategy.name], values | seconds)

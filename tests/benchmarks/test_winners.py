@@ -24,7 +24,7 @@ from virtual_time.network import Racks
 KEPT = pd.read_csv(OUT)
 FLAT, _, RACKS = PLACES
 EXACT = "all_gather", "naive_all_reduce", "ring_all_reduce", "hierarchical_ring"
-POWERS_OF_TWO = "recursive_doubling", "halving_doubling"
+POWERS_OF_TWO = "recursive_doubling", "halving_doubling", "swing"
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -53,7 +53,8 @@ def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> No
         racks.rack_bandwidth = uplink * racks.bandwidth
         for one in all_reduces(racks, nbytes):
             if one.name in EXACT or (one.name in POWERS_OF_TWO and N in (8, 16, 32)):
-                assert simulate(one, racks, nbytes) == pytest.approx(expect(one, racks, nbytes), rel=0.005), one
+                most = 0.05 if one.name == "swing" else 0.005
+                assert simulate(one, racks, nbytes) == pytest.approx(expect(one, racks, nbytes), rel=most), one
 
 
 def test_the_map_has_the_borders_between_the_choices(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from benchmarks.winners import (
     simulate,
     summary,
 )
+from tests.runs import ROOT
 from virtual_time.network import Racks
 
 KEPT = pd.read_csv(OUT)
@@ -40,8 +41,12 @@ def test_the_kept_table_is_what_the_code_finds(place: str) -> None:
 def test_the_closed_forms_choose_the_fastest_nearly_everywhere() -> None:
     for place, of in KEPT.groupby("network"):
         assert (~missed(of)).mean() >= (0.9 if place == RACKS else 0.97), place
-    lines = summary(KEPT).splitlines()
-    assert len(lines) == len(PLACES) + missed(KEPT).sum()
+    wrong, racks = KEPT[missed(KEPT)], KEPT["network"] == RACKS
+    assert len(summary(KEPT).splitlines()) == len(PLACES) + len(wrong)
+    on_racks = (wrong["network"] == RACKS).sum()
+    page = " ".join((ROOT / "docs" / "virtual_time.md").read_text(encoding="utf-8").split())
+    assert f"{len(wrong) - on_racks} of {(~racks).sum()} points at one switch" in page
+    assert f"{on_racks} of {racks.sum()} on racks, for at most {wrong['slower_percent'].max():.0f} % more time" in page
 
 
 @pytest.mark.parametrize("N", [8, 12, 16, 20, 32])
@@ -53,7 +58,7 @@ def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> No
         racks.rack_bandwidth = uplink * racks.bandwidth
         for one in all_reduces(racks, nbytes):
             if one.name in EXACT or (one.name in POWERS_OF_TWO and N in (8, 16, 32)):
-                most = 0.05 if one.name == "swing" else 0.005
+                most = 0.06 if one.name == "swing" else 0.005
                 assert simulate(one, racks, nbytes) == pytest.approx(expect(one, racks, nbytes), rel=most), one
 
 

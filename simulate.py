@@ -185,9 +185,12 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    bandwidth = BANDWIDTH if options.bandwidth is None else options.bandwidth
-    latency = LATENCY if options.latency is None else options.latency
-    n_gpus = options.n_gpus or default_n_gpus(options.strategy, "cpu")
+    bandwidth, latency = options.bandwidth, options.latency
+    if options.network is None:
+        bandwidth, latency = bandwidth or BANDWIDTH, latency or LATENCY
+    elif bandwidth or latency:
+        raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
+    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
     options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, bandwidth=bandwidth, latency=latency)
     clusters.check_memory(options)
     return options

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from records.errors import UsageError, one_line
 from transports.units import PAYLOAD, bytes_per_second, seconds
 
+_MOST = 100_000  # ranks
+
 
 class Edge(NamedTuple):
     """A link for one direction. `bandwidth` in bytes a second, `latency` in seconds."""
@@ -37,14 +39,16 @@ class Topology:
     def ways(self, src: int) -> dict[int, tuple[Edge, ...]]:
         """Return the way to each rank that can be reached: of least latency, then of fewest links (Dijkstra, 1959)."""
         found: dict[int, tuple[Edge, ...]] = {}
+        leaving: dict[int, list[Edge]] = {rank: [] for rank in range(self.ranks)}
+        for edge in self.edges:
+            leaving[edge.src].append(edge)
         waiting: list[tuple[float, int, int, tuple[Edge, ...]]] = [(0.0, 0, src, ())]
         while waiting:
             latency, hops, rank, way = heappop(waiting)
             if rank not in found:
                 found[rank] = way
-                for edge in self.edges:
-                    if edge.src == rank:
-                        heappush(waiting, (latency + edge.latency, hops + 1, edge.dst, (*way, edge)))
+                for edge in leaving[rank]:
+                    heappush(waiting, (latency + edge.latency, hops + 1, edge.dst, (*way, edge)))
         return found
 
 
@@ -59,16 +63,18 @@ def read_topology(path: str) -> Topology:
     try:
         written = json.loads(Path(path).read_text())
         ranks = written["ranks"]
-        if type(ranks) is not int or ranks < 1:
-            raise ValueError(f"ranks {ranks!r}: must be a whole number from 1 on")
+        if type(ranks) is not int or not 1 <= ranks <= _MOST:
+            raise ValueError(f"ranks {ranks!r}: must be a whole number from 1 to {_MOST}")
         topology = Topology(ranks, tuple(_edge(link, ranks) for link in written["links"]))
         if len({(edge.src, edge.dst) for edge in topology.edges}) < len(topology.edges):
             raise ValueError("two links have the same from and to; write one")
         for graph, way in ((topology, "from rank 0 to"), (topology.turned(), "to rank 0 from")):
             if cut_off := set(range(ranks)) - graph.ways(0).keys():
                 raise ValueError(f"there is no way {way} rank {min(cut_off)}; add links")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        said = str(error) if type(error) is ValueError else one_line(error)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        said = (
+            str(error) if type(error) is ValueError else f"{one_line(error)}; transports/topology.py shows such a file"
+        )
         raise UsageError(f"--network {path}: {said}") from None
     return topology
 

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -102,7 +103,7 @@ class Linked(Network):
     """A graph of links; a message passes all links of the way of least latency at once, and shares them."""
 
     def __init__(self, topology: Topology, **shared: Any) -> None:
-        self._ways = [topology.ways(rank) for rank in range(topology.ranks)]
+        self._ways = cache(topology.ways)
         self._topology = topology
         super().__init__(topology.ranks, max((edge.bandwidth for edge in topology.edges), default=1.0), 0.0, **shared)
 
@@ -116,8 +117,8 @@ class Linked(Network):
 
     def path(self, src: int, dst: int) -> list[Card]:
         """See Network."""
-        return [self._cards[edge[:2]] for edge in self._ways[src][dst]]
+        return [self._cards[edge[:2]] for edge in self._ways(src)[dst]]
 
     def delay(self, src: int, dst: int) -> float:
         """See Network."""
-        return sum(edge.latency for edge in self._ways[src][dst])
+        return sum(edge.latency for edge in self._ways(src)[dst])

@@ -74,7 +74,6 @@ def gather(topology: Topology, nbytes: float, random: Random) -> list[Passage]:
         while events and events[0][0] <= time:
             _, rank, bit = heappop(events)
             has[rank] |= bit
-        soon = np.min(np.maximum(time, came)[:, :, None] + far, axis=1)  # when each chunk could be at each rank
         idle = []
         for edge in topology.edges:
             if free[edge] <= time and (choices := has[edge.src] & ~due[edge.dst]):
@@ -82,13 +81,13 @@ def gather(topology: Topology, nbytes: float, random: Random) -> list[Passage]:
         for *_, edge in sorted(idle):
             src, dst, bandwidth, latency = edge
             choices = has[src] & ~due[dst]
-            most = patience * (soon[:, dst] - time) * (1 + _ROUNDING)
-            able = [c for c in range(N) if choices >> c & 1 and nbytes / bandwidth + latency <= most[c]]
+            soon = np.min(np.maximum(time, came) + far[:, dst], axis=1) - time  # another way, for each chunk
+            takes = nbytes / bandwidth + latency
+            able = [c for c in range(N) if choices >> c & 1 and takes <= patience * soon[c] * (1 + _ROUNDING)]
             if able:
                 chunk = min(able, key=lambda c: (copies[c], random.random()))
                 free[edge] = time + nbytes / bandwidth
                 end = came[chunk, dst] = free[edge] + latency
-                soon[chunk] = np.minimum(soon[chunk], end + far[dst])
                 passages.append(Passage(time, end, src, dst, chunk))
                 due[dst] |= 1 << chunk
                 copies[chunk] += 1
@@ -110,16 +109,16 @@ def run_schedule(vector: torch.Tensor, transport: Transport, n: int, schedule: S
     totals = [n] * len(chunks)
     for sends, peer, c in _of_rank(schedule.reduce_scatter, r):
         if sends:
-            sent.append(transport.isend(chunks[c], peer, "share-reduce", n=totals[c]))
+            sent.append(transport.isend(chunks[c], peer, f"reduce {c}", n=totals[c]))
             continue
-        with transport.recv(peer, "share-reduce") as received:
+        with transport.recv(peer, f"reduce {c}") as received:
             chunks[c].add_(received.vector)
             totals[c] += received.n
     for sends, peer, c in _of_rank(schedule.all_gather, r):
         if sends:
-            sent.append(transport.isend(chunks[c], peer, "share-only"))
+            sent.append(transport.isend(chunks[c], peer, f"gather {c}"))
         else:
-            transport.recv(peer, "share-only").copy_to(chunks[c])
+            transport.recv(peer, f"gather {c}").copy_to(chunks[c])
     for work in sent:
         work.wait()
     return totals[r]

@@ -37,7 +37,7 @@ from records import tables
 from records.atomic import check_writable_by, write_atomically
 from records.errors import UsageError
 from torch_scripts.command import is_script, simulate_script
-from training.checks import default_n_gpus, resolve
+from training.checks import check_network, default_n_gpus, resolve
 from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
@@ -191,6 +191,7 @@ def fit(options: Options) -> Options:
     elif bandwidth or latency:
         raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
     n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
+    check_network(options, n_gpus)
     options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, bandwidth=bandwidth, latency=latency)
     clusters.check_memory(options)
     return options

@@ -51,8 +51,7 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(
             f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
         )
-    if (topology := options.topology) and topology.ranks != n_gpus:
-        raise UsageError(f"--n_gpus {n_gpus}: --network {options.network} has {topology.ranks} ranks; give as many")
+    check_network(options, n_gpus)
     least, most = strategy.traits.ranks
     if most is not None and n_gpus > most:
         own = [f"--{option.name}" for option in dataclasses.fields(strategy)]
@@ -73,10 +72,16 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     )  # fmt: skip
 
 
+def check_network(options: Options, n_gpus: int) -> None:
+    """Check that --network is of so many ranks. Raises UsageError."""
+    if (graph := options.graph) and graph.ranks != n_gpus:
+        raise UsageError(f"--n_gpus {n_gpus}: --network {options.network} has {graph.ranks} ranks; give as many")
+
+
 def default_n_gpus(options: Options, device: str) -> int:
     """Return how many processes there are by default. Raises UsageError."""
-    if topology := options.topology:
-        return topology.ranks
+    if graph := options.graph:
+        return graph.ranks
     strategy = options.strategy
     least, most = strategy.traits.ranks
     return min(most or _MOST_RANKS, max(2, least, torch.cuda.device_count() if device == "cuda" else 0))

@@ -21,8 +21,8 @@ from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
 from training.optimizers import factory, schedule
+from transports.graph import Graph, read_graph
 from transports.link import Link
-from transports.topology import Topology, read_topology
 from transports.units import PAYLOAD, bytes_per_second, seconds
 from workloads.batches import BatchPlan
 from workloads.options import DataOptions
@@ -104,7 +104,7 @@ class RunOptions:
     """Hold messages back by so much beside bytes / bandwidth: 50us, 3ms. Default: not held back; in a simulation
     50us."""
     network: str | None = None
-    """A file of ranks and links (see transports/topology.py): what a strategy that plans for a network plans for; in a
+    """A file of ranks and links (see transports/graph.py): what a strategy that plans for a network plans for; in a
     simulation the network itself."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
@@ -127,9 +127,9 @@ class RunOptions:
         )
 
     @property
-    def topology(self) -> Topology | None:
+    def graph(self) -> Graph | None:
         """The graph of links of --network; None: it is not given. Raises UsageError."""
-        return None if self.network is None else read_topology(self.network)
+        return None if self.network is None else read_graph(self.network)
 
     @property
     def slowdowns(self) -> dict[int, float]:

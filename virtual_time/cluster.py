@@ -47,10 +47,10 @@ class NetworkOptions:
         world_size, link = options.world_size, options.link
         shared: dict[str, Any] = {"sharing": self.sharing, "late": LATE}
         shared["overhead"] = read_unit("overhead", self.overhead, seconds)
-        if topology := options.topology:
+        if graph := options.graph:
             if self.racks != 1 or self.rack_bandwidth is not None:
                 raise UsageError("--racks, --rack_bandwidth: --network says how ranks are connected; leave them out")
-            return Linked(topology, **shared)
+            return Linked(graph, **shared)
         assert link is not None, "only of options that fit a simulation"
         card, latency = link.bandwidth, link.latency
         if not 1 <= self.racks <= world_size:

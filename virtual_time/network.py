@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from transports.card import FAIR, IN_ORDER, Card
-from transports.topology import Topology
+from transports.graph import Graph
 from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
 
@@ -102,16 +102,16 @@ class Racks(Network):
 class Linked(Network):
     """A graph of links; a message passes all links of the way of least latency at once, and shares them."""
 
-    def __init__(self, topology: Topology, **shared: Any) -> None:
-        self._ways = cache(topology.ways)
-        self._topology = topology
-        super().__init__(topology.ranks, max((edge.bandwidth for edge in topology.edges), default=1.0), 0.0, **shared)
+    def __init__(self, graph: Graph, **shared: Any) -> None:
+        self._ways = cache(graph.ways)
+        self._graph = graph
+        super().__init__(graph.ranks, max((edge.bandwidth for edge in graph.edges), default=1.0), 0.0, **shared)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._cards = {
             edge[:2]: Card(f"{edge.src} to {edge.dst}", edge.bandwidth, late=self.late, overhead=self.overhead)
-            for edge in self._topology.edges
+            for edge in self._graph.edges
         }
         self.sends, self.receives = [*self._cards.values()], []
 

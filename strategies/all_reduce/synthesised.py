@@ -21,7 +21,7 @@ import torch
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.common.traits import Cost, Traffic
 from transports.base import Transport, Work
-from transports.topology import Topology, complete
+from transports.graph import Graph, complete
 
 _EFFORT = 1 << 14  # the tries, of which the fastest is taken, times N^2
 _ROUNDING = 1e-6
@@ -45,25 +45,25 @@ class Schedule(NamedTuple):
 
 
 @cache
-def synthesise(topology: Topology, nbytes: float, seed: int = 0) -> Schedule:
+def synthesise(graph: Graph, nbytes: float, seed: int = 0) -> Schedule:
     """Return an all-reduce of chunks of so many bytes, after which rank r has summed chunk r."""
-    tries = [f"{seed} {i}" for i in range(max(1, min(64, _EFFORT // topology.ranks**2)))]
+    tries = [f"{seed} {i}" for i in range(max(1, min(64, _EFFORT // graph.ranks**2)))]
     back, forth = (
         min((gather(one, max(nbytes, 1.0), Random(name)) for name in tries), key=_seconds)
-        for one in (topology.turned(), topology)
+        for one in (graph.turned(), graph)
     )
     total = _seconds(back)
     return Schedule([Passage(total - end, total - start, dst, src, c) for start, end, src, dst, c in back], forth)
 
 
-def gather(topology: Topology, nbytes: float, random: Random) -> list[Passage]:
+def gather(graph: Graph, nbytes: float, random: Random) -> list[Passage]:
     """Return an all-gather of chunks of so many bytes, of which rank r has chunk r."""
-    N = topology.ranks
+    N = graph.ranks
     has, due = ([1 << rank for rank in range(N)] for _ in range(2))  # chunks, as bits; with those on their way
-    copies, free, passages = [1] * N, dict.fromkeys(topology.edges, 0.0), list[Passage]()
+    copies, free, passages = [1] * N, dict.fromkeys(graph.edges, 0.0), list[Passage]()
     came = np.where(np.eye(N), 0.0, np.inf)  # when each chunk is at each rank
     far = came.copy()  # seconds from rank to rank, on an idle network (Floyd, 1962)
-    for src, dst, bandwidth, latency in topology.edges:
+    for src, dst, bandwidth, latency in graph.edges:
         far[src, dst] = nbytes / bandwidth + latency
     for k in range(N):
         far = np.minimum(far, far[:, k : k + 1] + far[k])
@@ -75,7 +75,7 @@ def gather(topology: Topology, nbytes: float, random: Random) -> list[Passage]:
             _, rank, bit = heappop(events)
             has[rank] |= bit
         idle = []
-        for edge in topology.edges:
+        for edge in graph.edges:
             if free[edge] <= time and (choices := has[edge.src] & ~due[edge.dst]):
                 idle.append((-edge.bandwidth, choices.bit_count(), random.random(), edge))
         for *_, edge in sorted(idle):

@@ -17,8 +17,8 @@ from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Footprint, Traits
 from transports.base import Transport
+from transports.graph import Graph
 from transports.inbox import STEPS_TAKEN
-from transports.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Strategy(ABC):
         after_update: Callable[[], None] = lambda: None,
         codec: CodecFactory | None = None,
         seed: int = 0,
-        network: Topology | None = None,
+        network: Graph | None = None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 

@@ -26,15 +26,15 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Topology:
+class Graph:
     """So many ranks, and the links between them."""
 
     ranks: int
     edges: tuple[Edge, ...]
 
-    def turned(self) -> "Topology":
+    def turned(self) -> "Graph":
         """Return the network with its links turned round."""
-        return Topology(self.ranks, tuple(edge._replace(src=edge.dst, dst=edge.src) for edge in self.edges))
+        return Graph(self.ranks, tuple(edge._replace(src=edge.dst, dst=edge.src) for edge in self.edges))
 
     def ways(self, src: int) -> dict[int, tuple[Edge, ...]]:
         """Return the way to each rank that can be reached: of least latency, then of fewest links (Dijkstra, 1959)."""
@@ -52,31 +52,29 @@ class Topology:
         return found
 
 
-def complete(ranks: int) -> Topology:
+def complete(ranks: int) -> Graph:
     """Return a network with equal links between all ranks."""
     edges = (Edge(src, dst, 1.0, 0.0) for src in range(ranks) for dst in range(ranks) if src != dst)
-    return Topology(ranks, tuple(edges))
+    return Graph(ranks, tuple(edges))
 
 
-def read_topology(path: str) -> Topology:
+def read_graph(path: str) -> Graph:
     """Read the file of --network. Raises UsageError."""
     try:
         written = json.loads(Path(path).read_text())
         ranks = written["ranks"]
         if type(ranks) is not int or not 1 <= ranks <= _MOST:
             raise ValueError(f"ranks {ranks!r}: must be a whole number from 1 to {_MOST}")
-        topology = Topology(ranks, tuple(_edge(link, ranks) for link in written["links"]))
-        if len({(edge.src, edge.dst) for edge in topology.edges}) < len(topology.edges):
+        graph = Graph(ranks, tuple(_edge(link, ranks) for link in written["links"]))
+        if len({(edge.src, edge.dst) for edge in graph.edges}) < len(graph.edges):
             raise ValueError("two links have the same from and to; write one")
-        for graph, way in ((topology, "from rank 0 to"), (topology.turned(), "to rank 0 from")):
-            if cut_off := set(range(ranks)) - graph.ways(0).keys():
+        for one, way in ((graph, "from rank 0 to"), (graph.turned(), "to rank 0 from")):
+            if cut_off := set(range(ranks)) - one.ways(0).keys():
                 raise ValueError(f"there is no way {way} rank {min(cut_off)}; add links")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        said = (
-            str(error) if type(error) is ValueError else f"{one_line(error)}; transports/topology.py shows such a file"
-        )
+        said = str(error) if type(error) is ValueError else f"{one_line(error)}; transports/graph.py shows such a file"
         raise UsageError(f"--network {path}: {said}") from None
-    return topology
+    return graph
 
 
 def _edge(link: dict[str, Any], ranks: int) -> Edge:

@@ -1,4 +1,4 @@
-"""Networks of links: a ring, a torus, two racks; `python -m tests.topologies` writes them into networks/."""
+"""Networks of links: a ring, a torus, two racks; `python -m tests.graphs` writes them into networks/."""
 
 import json
 from collections.abc import Iterable

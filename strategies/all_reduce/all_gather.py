@@ -1,8 +1,7 @@
 """All-gather: every rank sends its gradient to every other, and each adds them all itself, without a server.
 
-It is 1 message long, where the ring's 2 (N - 1) messages follow each other, but each rank sends N - 1 whole gradients,
-where the ring sends fewer than 2. So it suits short vectors on few ranks, and codes whose sum would be as long as the
-vector.
+It is 1 message long, but each rank sends N - 1 whole gradients. So it suits short vectors on few ranks, and codes whose
+sum would be as long as the vector.
 """
 
 from dataclasses import dataclass

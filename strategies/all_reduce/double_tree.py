@@ -1,4 +1,4 @@
-"""Double tree: two binary trees of all ranks sum a half of the vector each (Sanders, Speck, Träff, 2009).
+"""Double tree: two binary trees sum half a vector each (Sanders, Speck, Träff, 2009).
 
 The leaves of one tree are inner nodes of the other, so that each rank sends and receives about two vectors. A half is
 cut into segments that follow each other up the tree and down: few messages one after the other, and all cards at work.
@@ -36,19 +36,20 @@ def double_tree(vector: torch.Tensor, transport: Transport, n: int = 0, segments
         sent += [transport.isend(part, parent, f"up {t}", n=n) for part in parts]
     total = n
     for i in range(segments):
-        for parent, children, parts, t in inner:
+        for parent, children, parts, t in reversed(inner):
             total = n
             for child in children:
                 with transport.recv(child, f"up {t}") as received:
                     parts[i].add_(received.vector)
                     total += received.n
-            to, tag = (children, "down") if parent is None else ([parent], "up")
-            sent += [transport.isend(parts[i], peer, f"{tag} {t}", n=total) for peer in to]
+            if parent is not None:
+                sent.append(transport.isend(parts[i], parent, f"up {t}", n=total))
     for parent, children, parts, t in [*inner, *leaves]:
-        for part in parts if parent is not None else ():
-            received = transport.recv(parent, f"down {t}")
-            total = received.n
-            received.copy_to(part)
+        for part in parts:
+            if parent is not None:
+                received = transport.recv(parent, f"down {t}")
+                total = received.n
+                received.copy_to(part)
             sent += [transport.isend(part, child, f"down {t}", n=total) for child in children]
     for work in sent:
         work.wait()
@@ -80,7 +81,7 @@ class DoubleTree(AllReduceSGD):
     """Two binary trees of all ranks sum a half of the gradient each, in segments, and send the sums back."""
 
     segments: int = 8
-    """Into which the half of each tree is cut; best sqrt(log2 N P / (2 bandwidth overhead)), see --overhead of
+    """Into which the half of each tree is cut; best is sqrt(log2(N) P / (2 bandwidth overhead)): see --overhead of
     simulate.py."""
 
     def check(self, run: RunSize) -> None:
@@ -88,8 +89,15 @@ class DoubleTree(AllReduceSGD):
         between(self, "segments", 1, 100_000)
 
     def cost(self, kind: str | None = None) -> Cost:
-        """Each segment of both trees passes N - 1 edges up, and down."""
-        return Cost(worker=Traffic("4 (N - 1) segments / N", "2 (N - 1) P / N"), path=Traffic("2 L", "2 P"))
+        """Both trees have N - 1 edges. Where two children send at a time, their messages share their parent's card.
+
+        So a segment takes 2 P / (2 segments) up each edge but the root's only one, the others follow it, and all come
+        down likewise: the time to the per cent where N = 2^h and cards share fairly. Where they pass messages in order,
+        what is sent ahead delays what follows: up to 1/4 more. Odd N: up to 1/2 more, for rank 0 serves both trees.
+        """
+        h = "ceil(log2(N))"
+        path = Traffic(f"2 {h}", f"(2 {h} - 1 + (segments - 1) min(2, N - 1)) P / segments")
+        return Cost(worker=Traffic("4 (N - 1) segments / N", "2 (N - 1) P / N"), path=path)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `double_tree`."""

@@ -1,4 +1,4 @@
-"""Halving-doubling: partners exchange halves of what each still sums, then the sums (Rabenseifner, 2004).
+"""Halving-doubling: partners exchange halves, quarters, ..., then the sums (Rabenseifner, 2004).
 
 Round k of the reduce-scatter is with the partner at distance 2^k, the nearest first: of the part that both still sum,
 one keeps the first half, the other the second. The all-gather goes the same way back. As few bytes as the ring, in
@@ -23,14 +23,17 @@ from transports.base import Transport, Work
 def halving_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    Raises PeerLost, WaitTimeout.
+    No barrier is needed: a partner sends a sum back after it has read what it was sent. Raises PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     return halve_and_double(vector, transport, n, [(r ^ 1 << k, r >> k & 1) for k in range(N.bit_length() - 1)])
 
 
 def halve_and_double(vector: torch.Tensor, transport: Transport, n: int, rounds: Sequence[tuple[int, int]]) -> int:
-    """The all-reduce whose round k is with partner rounds[k][0], of which rank this one keeps half rounds[k][1]."""
+    """Sum over all ranks by halving and doubling; return the sum of their `n`.
+
+    `rounds` has the partner of each round, and which half of what both still sum this rank keeps: 0 or 1.
+    """
     part, sent, back = vector, list[Work](), []
     for partner, mine in rounds:  # reduce-scatter
         halves = part.tensor_split(2)

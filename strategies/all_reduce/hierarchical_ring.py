@@ -1,4 +1,4 @@
-"""Hierarchical ring: a ring in each rack, and rings of chunks across (Mikami et al., 2018, arXiv 1811.05233).
+"""Hierarchical ring: rings in racks, and across (Mikami et al., 2018, arXiv 1811.05233).
 
 Reduce-scatter in the rack, ring all-reduce of the own chunk across racks, all-gather in the rack: what leaves a rank's
 rack of k ranks is less than 2 / k vectors.
@@ -55,11 +55,10 @@ class HierarchicalRing(AllReduceSGD):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A ring of k and one of as many racks; the others of a pair send a vector and get one."""
-        racks, more = "floor(N / rack)", "2 (N % rack > 0)"
-        ring = f"2 (rack {racks} - 1) / (rack {racks})"
+        racks = "floor(N / rack)"
         return Cost(
             worker=Traffic(f"2 (rack {racks} (rack + {racks} - 2) + N % rack) / N", "2 (N - 1) P / N"),
-            path=Traffic(f"2 (rack + {racks} - 2) + {more}", f"({ring} + {more}) P"),
+            path=Traffic("2 (rack + ceil(N / rack) - 2)", "2 (1 + (N % rack > 0) - 1 / (N - N % rack)) P"),
         )
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

@@ -1,7 +1,7 @@
-"""The naive all-reduce: all send to one, one sends to all. The same result as the ring, with a bottleneck.
+"""The naive all-reduce: all send to one, one sends to all.
 
-Rank 0 receives and sends N - 1 whole vectors, so its traffic grows with the number of ranks; the ring's does not. But
-it takes 2 messages one after the other where the ring takes 2 (N - 1): for short vectors on few ranks it is faster.
+Rank 0 receives and sends N - 1 whole vectors. But only 2 messages follow each other: for short vectors on few ranks it
+is faster.
 """
 
 from dataclasses import dataclass

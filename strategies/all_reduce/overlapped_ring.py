@@ -1,9 +1,8 @@
 """Overlapped ring: gradients go round the ring in buckets, while the backward pass still computes the others.
 
-The backward pass finishes the gradients of the last layers first. They are put into buckets in that order, and a bucket
-that is full begins its ring all-reduce at once, in the order of buckets on every rank. After each further gradient
-of the pass, what has arrived meanwhile is taken and the next chunk is sent; what is not done when the pass ends, `step`
-waits for. (Li et al., 2020, arXiv 2006.15704, section 3.2.)
+The backward pass finishes the gradients of the last layers first. They fill buckets in that order, and a full one
+begins its ring all-reduce at once, in the same order on every rank. After each further gradient, what has arrived is
+taken and the next chunk is sent; `step` waits for the rest. (Li et al., 2020, arXiv 2006.15704, section 3.2.)
 
 In the paper a thread of its own carries the messages. Here they advance only between two gradients of the pass, so a
 layer that computes for long holds them up.

@@ -1,4 +1,4 @@
-"""Recursive doubling: partners at distances 1, 2, 4, ... exchange whole vectors, and add (Thakur et al., 2005).
+"""Recursive doubling: partners 1, 2, 4, ... away exchange whole vectors (Thakur et al., 2005).
 
 After k rounds each group of 2^k ranks has the sum of its vectors, after log2 N rounds all have that of all. No
 all-reduce has fewer rounds; each sends a whole vector. a + b and b + a have the same bits, and so have all ranks.

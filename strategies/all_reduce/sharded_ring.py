@@ -1,8 +1,8 @@
 """Sharded ring: a ring all-reduce whose optimizer runs between its halves, each rank updating only the chunk it owns.
 
 After share-reduce (reduce-scatter) rank r holds the mean gradient of chunk (r + 1) mod N. It updates that chunk of x,
-with an optimizer that has seen only that chunk, and so keeps 1/N of the optimizer's state. In share-only (all-gather)
-the chunks of x travel: the same bytes. (ZeRO stage 1; Rajbhandari et al., 2020, arXiv 1910.02054.)
+and so keeps 1/N of the optimizer's state. In share-only (all-gather) the chunks of x travel: the same bytes. (ZeRO
+stage 1; Rajbhandari et al., 2020, arXiv 1910.02054.)
 
 With `--clip_norm` one number more goes round the ring, in 2 (N - 1) messages.
 

@@ -1,4 +1,4 @@
-"""Swing: halving-doubling with partners at distances 1, -1, 3, -5, 11, ... (De Sensi et al., 2024, arXiv 2401.09356).
+"""Swing: halving-doubling, partners 1, -1, 3, -5, ... away (De Sensi et al., 2024, arXiv 2401.09356).
 
 In round k an even rank r is with rank r + d, an odd one with r - d, d = (1 - (-2)^(k + 1)) / 3. So ways are
 short on a ring or torus. What rank r sends in round k is for the ranks that its partner reaches in later rounds.

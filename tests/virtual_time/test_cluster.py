@@ -32,6 +32,8 @@ def test_a_network_is_what_its_options_say() -> None:
     network = ClusterOptions().network(options)
     assert isinstance(network, OneSwitch)
     assert (network.world_size, network.bandwidth, network.latency) == (4, 125e6 * PAYLOAD, pytest.approx(50e-6))
+    assert network.overhead == 0
+    assert ClusterOptions(overhead="2us").network(options).overhead == pytest.approx(2e-6)
     racks = ClusterOptions(racks=2).network(options)
     assert isinstance(racks, Racks)
     assert (racks.racks, racks.rack_bandwidth) == (2, 125e6 * PAYLOAD)
@@ -45,6 +47,7 @@ def test_a_network_is_what_its_options_say() -> None:
     [
         ({"racks": 5}, "--racks 5: must be from 1 to the number of ranks, 4"),
         ({"rack_bandwidth": "1gbit"}, "--rack_bandwidth: one rack has no uplink"),
+        ({"overhead": "2"}, "--overhead 2: write a time"),
         ({"compute": "30"}, "--compute 30: write a time"),
         ({"compute": "30ms", "flops": 1e9}, "--compute and --flops: each says"),
         ({"flops": -1.0}, "--flops -1.0: must be from 1 to 1e30"),

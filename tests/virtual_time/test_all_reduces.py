@@ -1,0 +1,114 @@
+"""All-reduces take the time of their closed forms: exactly for powers of two, else within the bounds they state."""
+
+import dataclasses
+from math import log2, sqrt
+from typing import Any
+
+import pytest
+
+from strategies import DoubleTree, HalvingDoubling, HierarchicalRing, RecursiveDoubling, RingAllReduce, Swing
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.common.forms import closed_form, predict
+from transports.base import Transport
+from transports.card import FAIR, IN_ORDER
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
+
+SHARINGS = pytest.mark.parametrize("sharing", [FAIR, IN_ORDER])
+FOLDED: list[AllReduceSGD] = [RecursiveDoubling(), HalvingDoubling(), Swing(), HierarchicalRing(rack=4)]
+RATIOS = (1e-3, 1.0, 1e3)  # of the seconds of a vector's bytes to those of a latency
+
+
+def seconds_of(
+    strategy: AllReduceSGD, N: int, nbytes: int, ratio: float, latency: float = 1.0, **network: Any
+) -> float:
+    """The virtual time until the last rank has the sum of vectors of so many bytes, which take `ratio` seconds."""
+
+    def be(transport: Transport) -> float:
+        own = dataclasses.replace(strategy)
+        own.transport = transport
+        own.all_reduce(transport.allocate(nbytes // 4), 1)
+        return transport.now()
+
+    switch = OneSwitch(N, nbytes / ratio, latency, late=0.8, **network)
+    return max(VirtualTime(switch, lambda *_: 0.0, compute=False).launch(be, N))
+
+
+def predicted(strategy: AllReduceSGD, N: int, nbytes: int, ratio: float) -> float:
+    found = predict(strategy, N, nbytes, 0.0, nbytes / ratio, 1.0)
+    assert found is not None
+    return found
+
+
+@SHARINGS
+@pytest.mark.parametrize("N", [2, 4, 8, 16, 32])
+def test_powers_of_two_take_the_time_of_the_closed_form(N: int, sharing: str) -> None:
+    nbytes = 4 * 64 * N
+    strategies = [RingAllReduce(), *FOLDED[:3], *(HierarchicalRing(rack=k) for k in (1, 2, 4, 8, 16) if k <= N)]
+    for strategy in strategies:
+        for ratio in RATIOS:
+            expected = predicted(strategy, N, nbytes, ratio)
+            assert seconds_of(strategy, N, nbytes, ratio, sharing=sharing) == pytest.approx(expected, rel=1e-9), (
+                strategy
+            )
+    for segments in (1, 8):
+        for ratio in RATIOS:
+            expected = predicted(DoubleTree(segments=segments), N, nbytes, ratio)
+            found = seconds_of(DoubleTree(segments=segments), N, nbytes, ratio, sharing=sharing)
+            assert 0.999 <= found / expected <= (1.02 if sharing == FAIR else 1.25), (segments, ratio)
+
+
+@SHARINGS
+@pytest.mark.parametrize("N", [3, 5, 6, 7, 9, 11, 12, 13, 17, 24, 31])
+def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N: int, sharing: str) -> None:
+    nbytes = 4 * 64 * N
+    for strategy in FOLDED:
+        if strategy == FOLDED[3] and N in (3, 12, 24):  # fewer than a rack, or whole racks
+            continue
+        path = strategy.cost().path
+        assert path is not None
+        messages, sent = closed_form(strategy, path, N, nbytes)
+        for ratio in RATIOS:
+            vectors = sent / nbytes
+            least = messages - 1 + (vectors - 1) * ratio
+            most = messages + (vectors + 1 if sharing == IN_ORDER else 2 * vectors) * ratio
+            found = seconds_of(strategy, N, nbytes, ratio, sharing=sharing)
+            assert least * (1 - 1e-3) <= found <= most * (1 + 1e-3), (strategy, ratio)
+
+
+@SHARINGS
+@pytest.mark.parametrize("N", [3, 5, 6, 7, 10, 13, 24, 31])
+def test_trees_of_other_numbers_take_up_to_half_more(N: int, sharing: str) -> None:
+    nbytes = 4 * 64 * N
+    for segments in (1, 8, 32):
+        for ratio in RATIOS:
+            strategy = DoubleTree(segments=segments)
+            found = seconds_of(strategy, N, nbytes, ratio, sharing=sharing) / predicted(strategy, N, nbytes, ratio)
+            assert 0.66 <= found <= (1.5 if N % 2 else 1.01 if sharing == FAIR else 1.25), (segments, ratio)
+
+
+@SHARINGS
+def test_a_message_alone_occupies_its_cards_for_the_overhead(sharing: str) -> None:
+    N, nbytes, overhead = 8, 4 * 64 * 8, 3.0
+    for strategy in (RingAllReduce(), HalvingDoubling()):
+        path = strategy.cost().path
+        assert path is not None
+        messages, _ = closed_form(strategy, path, N, nbytes)
+        found = seconds_of(strategy, N, nbytes, 1.0, sharing=sharing, overhead=overhead)
+        assert found == pytest.approx(predicted(strategy, N, nbytes, 1.0) + messages * overhead)
+
+
+@pytest.mark.parametrize("N", [4, 8, 16, 32])
+def test_with_an_overhead_the_double_tree_has_a_best_number_of_segments(N: int) -> None:
+    """Cards are never idle, so that it takes (4 L + 4 s - 6) (overhead + P / (2 s bandwidth)), L = log2 N.
+
+    That is 4 (L + s) (...) of Sanders, Speck and Träff, less the half filled pipeline at both ends of each tree.
+    """
+    L, ratio = int(log2(N)), 400.0
+    best = round(sqrt(L * ratio / 2))
+    found = {}
+    for s in (best // 4, best, 4 * best):
+        nbytes = 8 * s * N
+        found[s] = seconds_of(DoubleTree(segments=s), N, nbytes, ratio, latency=0.0, overhead=1.0)
+        assert found[s] == pytest.approx((4 * L + 4 * s - 6) * (1 + ratio / 2 / s), rel=0.01)
+    assert found[best] == min(found.values())

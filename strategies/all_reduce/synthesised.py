@@ -105,16 +105,17 @@ def run_schedule(vector: torch.Tensor, transport: Transport, n: int, schedule: S
 
     Every rank sends and receives in the order of the schedule. Raises PeerLost, WaitTimeout.
     """
-    r, chunks, sent = transport.rank, vector.tensor_split(transport.world_size), list[Work]()
-    totals = [n] * len(chunks)
-    for sends, peer, c in _of_rank(schedule.reduce_scatter, r):
+    N, r, sent = transport.world_size, transport.rank, list[Work]()
+    chunks = vector.tensor_split(N)
+    totals = [n] * N
+    for sends, peer, c in _of_rank(schedule.reduce_scatter, r, N):
         if sends:
             sent.append(transport.isend(chunks[c], peer, f"reduce {c}", n=totals[c]))
             continue
         with transport.recv(peer, f"reduce {c}") as received:
             chunks[c].add_(received.vector)
             totals[c] += received.n
-    for sends, peer, c in _of_rank(schedule.all_gather, r):
+    for sends, peer, c in _of_rank(schedule.all_gather, r, N):
         if sends:
             sent.append(transport.isend(chunks[c], peer, f"gather {c}"))
         else:
@@ -124,11 +125,14 @@ def run_schedule(vector: torch.Tensor, transport: Transport, n: int, schedule: S
     return totals[r]
 
 
-def _of_rank(passages: Sequence[Passage], rank: int) -> Iterator[tuple[bool, int, int]]:
-    """Yield what a rank does: whether it sends, to or from whom, which chunk. At one time it receives first."""
-    sends = [(one.start, True, one.dst, one.chunk) for one in passages if one.src == rank]
-    receives = [(one.end, False, one.src, one.chunk) for one in passages if one.dst == rank]
-    yield from (action[1:] for action in sorted(sends + receives))
+def _of_rank(passages: Sequence[Passage], rank: int, N: int) -> Iterator[tuple[bool, int, int]]:
+    """Yield what a rank does: whether it sends, to or from whom, which chunk.
+
+    At one time it receives first, and the right neighbour is the first to be sent to, as all at once wait at a card.
+    """
+    sends = [(one.start, True, (one.dst - rank) % N, one.dst, one.chunk) for one in passages if one.src == rank]
+    receives = [(one.end, False, (rank - one.src) % N, one.src, one.chunk) for one in passages if one.dst == rank]
+    yield from ((is_sent, peer, chunk) for _, is_sent, _, peer, chunk in sorted(sends + receives))
 
 
 @dataclass(kw_only=True)
@@ -138,8 +142,9 @@ class Synthesised(AllReduceSGD):
     traits = replace(AllReduceSGD.traits, plans_for_network=True)
 
     def cost(self, kind: str | None = None) -> Cost:
-        """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums."""
-        return Cost(worker=Traffic("2 (N - 1)", "2 (N - 1) P / N"))
+        """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums: where all are linked, at a time."""
+        sent = "2 (N - 1) P / N"
+        return Cost(worker=Traffic("2 (N - 1)", sent), path=Traffic("2", sent))
 
     def setup(self) -> None:
         """Make the schedule, for a chunk of the gradient."""

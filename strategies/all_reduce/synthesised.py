@@ -139,7 +139,7 @@ def _of_rank(passages: Sequence[Passage], rank: int, N: int) -> Iterator[tuple[b
 class Synthesised(AllReduceSGD):
     """An all-reduce that is made for --network, by matching idle links and chunks; by default all ranks are linked."""
 
-    traits = replace(AllReduceSGD.traits, plans_for_network=True)
+    traits = replace(AllReduceSGD.traits, ranks=(1, 128), plans_for_network=True)  # of more: minutes
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums: where all are linked, at a time."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulate
+from records.errors import UsageError
 from records.files import load_events
 from records.messages import with_messages
 from strategies.all_reduce.synthesised import Schedule, Synthesised, run_schedule, synthesise
@@ -17,6 +18,8 @@ from tests.graphs import FILES, FOLDER
 from tests.runs import SMALL, said_by, small
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
 from training import run
+from training.checks import resolve
+from training.options import Options
 from transports.base import Transport
 from transports.graph import Edge, Graph, read_graph
 from virtual_time.launcher import VirtualTime
@@ -119,3 +122,12 @@ def test_what_does_not_fit_a_network_is_one_line(given: list[str], message: str)
     data = [f"--{name}={SMALL[name]}" for name in ("dataset", "model", "epochs")]
     code, text = said_by(lambda: simulate.main([*data, "--network", ring, *given]))
     assert (code, text.strip()) == (2, "error: " + message.format(ring=ring))
+
+
+def test_processes_take_a_network_only_to_plan_for_it() -> None:
+    ring = str(FOLDER / "ring-8.json")
+    assert resolve(Options(strategy=Synthesised(), network=ring)).n_gpus == 8
+    with pytest.raises(
+        UsageError, match="--network: ring_all_reduce does not plan for it; take --strategy synthesised"
+    ):
+        resolve(Options(network=ring))

@@ -127,7 +127,5 @@ def test_what_does_not_fit_a_network_is_one_line(given: list[str], message: str)
 def test_processes_take_a_network_only_to_plan_for_it() -> None:
     ring = str(FOLDER / "ring-8.json")
     assert resolve(Options(strategy=Synthesised(), network=ring)).n_gpus == 8
-    with pytest.raises(
-        UsageError, match="--network: ring_all_reduce does not plan for it; take"
-    ):
+    with pytest.raises(UsageError, match="--network: ring_all_reduce does not plan for it; take"):
         resolve(Options(network=ring))

@@ -37,7 +37,7 @@ from records import tables
 from records.atomic import check_writable_by, write_atomically
 from records.errors import UsageError
 from torch_scripts.command import is_script, simulate_script
-from training.checks import default_n_gpus, resolve
+from training.checks import check_network, default_n_gpus, resolve
 from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
@@ -185,9 +185,13 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    bandwidth = BANDWIDTH if options.bandwidth is None else options.bandwidth
-    latency = LATENCY if options.latency is None else options.latency
-    n_gpus = options.n_gpus or default_n_gpus(options.strategy, "cpu")
+    bandwidth, latency = options.bandwidth, options.latency
+    if options.network is None:
+        bandwidth, latency = bandwidth or BANDWIDTH, latency or LATENCY
+    elif bandwidth or latency:
+        raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
+    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
+    check_network(options, n_gpus)
     options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, bandwidth=bandwidth, latency=latency)
     clusters.check_memory(options)
     return options

@@ -13,6 +13,7 @@ from strategies.all_reduce.ring_all_reduce import RingAllReduce
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.all_reduce.swing import Swing
+from strategies.all_reduce.synthesised import Synthesised
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
 from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
@@ -49,6 +50,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         Swing,
         DoubleTree,
         HierarchicalRing,
+        Synthesised,
         ShardedRing,
         ShardedGradients,
         FullySharded,

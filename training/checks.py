@@ -42,12 +42,16 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     elif options.codec_scope != Options().codec_scope:
         raise UsageError(f"--codec_scope {options.codec_scope}: there is no codec; give --codec too")
     device = _device(options.device)
+    if options.network and launcher.processes and not strategy.traits.plans_for_network:
+        able = [name for name, one in STRATEGIES.items() if one.traits.plans_for_network]
+        raise UsageError(f"--network: {name} does not plan for it; take --strategy {', '.join(able)}, or simulate.py")
     if n_gpus is None:
-        n_gpus = launcher.world_size or default_n_gpus(strategy, device)
+        n_gpus = launcher.world_size or default_n_gpus(options, device)
     elif launcher.world_size not in (None, n_gpus):
         raise UsageError(
             f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
         )
+    check_network(options, n_gpus)
     least, most = strategy.traits.ranks
     if most is not None and n_gpus > most:
         own = [f"--{option.name}" for option in dataclasses.fields(strategy)]
@@ -68,8 +72,17 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     )  # fmt: skip
 
 
-def default_n_gpus(strategy: Strategy, device: str) -> int:
-    """Return how many processes a strategy has by default."""
+def check_network(options: Options, n_gpus: int) -> None:
+    """Check that --network is of so many ranks. Raises UsageError."""
+    if (graph := options.graph) and graph.ranks != n_gpus:
+        raise UsageError(f"--n_gpus {n_gpus}: --network {options.network} has {graph.ranks} ranks; give as many")
+
+
+def default_n_gpus(options: Options, device: str) -> int:
+    """Return how many processes there are by default. Raises UsageError."""
+    if graph := options.graph:
+        return graph.ranks
+    strategy = options.strategy
     least, most = strategy.traits.ranks
     return min(most or _MOST_RANKS, max(2, least, torch.cuda.device_count() if device == "cuda" else 0))
 

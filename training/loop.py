@@ -120,6 +120,7 @@ class _Rank:
             replica, transport, options.make_optimizer(), options.clip_norm,
             options.make_schedule(self.data.n_train * self.per_sample), state,
             lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
+            options.graph,
         )  # fmt: skip
         if options.hashes:
             self.hashes = Hashes(layout_of(self.model))

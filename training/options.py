@@ -21,6 +21,7 @@ from strategies.common.coding import CodecFactory, codec_factory, coded
 from strategies.common.descent import Schedule
 from strategies.common.traits import Coded
 from training.optimizers import factory, schedule
+from transports.graph import Graph, read_graph
 from transports.link import Link
 from transports.units import PAYLOAD, bytes_per_second, seconds
 from workloads.batches import BatchPlan
@@ -102,6 +103,9 @@ class RunOptions:
     latency: str | None = field(default=None, metadata=MAY_CHANGE_ALWAYS)
     """Hold messages back by so much beside bytes / bandwidth: 50us, 3ms. Default: not held back; in a simulation
     50us."""
+    network: str | None = None
+    """A file of ranks and links (see transports/graph.py): what a strategy that plans for a network plans for; in a
+    simulation the network itself."""
     restarts: int = field(default=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
     launcher."""
@@ -121,6 +125,11 @@ class RunOptions:
             math.inf if self.bandwidth is None else PAYLOAD * read_unit("bandwidth", self.bandwidth, bytes_per_second),
             0.0 if self.latency is None else read_unit("latency", self.latency, seconds),
         )
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph of links of --network; None: it is not given. Raises UsageError."""
+        return None if self.network is None else read_graph(self.network)
 
     @property
     def slowdowns(self) -> dict[int, float]:

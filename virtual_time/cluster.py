@@ -17,7 +17,7 @@ from transports.card import FAIR, Card
 from transports.units import PAYLOAD, bytes_per_second, seconds
 from virtual_time.calibration import calibrated, count_flops
 from virtual_time.launcher import Death
-from virtual_time.network import Network, OneSwitch, Racks
+from virtual_time.network import Linked, Network, OneSwitch, Racks
 from workloads import models
 from workloads.data import Data
 
@@ -45,10 +45,14 @@ class NetworkOptions:
     def network(self, options: Options) -> Network:
         """Return the network of the ranks of a run. Raises UsageError."""
         world_size, link = options.world_size, options.link
-        assert link is not None, "only of options that fit a simulation"
-        card, latency = link.bandwidth, link.latency
         shared: dict[str, Any] = {"sharing": self.sharing, "late": LATE}
         shared["overhead"] = read_unit("overhead", self.overhead, seconds)
+        if graph := options.graph:
+            if self.racks != 1 or self.rack_bandwidth is not None:
+                raise UsageError("--racks, --rack_bandwidth: --network says how ranks are connected; leave them out")
+            return Linked(graph, **shared)
+        assert link is not None, "only of options that fit a simulation"
+        card, latency = link.bandwidth, link.latency
         if not 1 <= self.racks <= world_size:
             raise UsageError(f"--racks {self.racks}: must be from 1 to the number of ranks, {world_size}")
         if self.racks == 1:

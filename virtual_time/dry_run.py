@@ -30,7 +30,7 @@ from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_s
 _MEAN = (
     "strategy", "n_gpus", "batch_size", "global_batch_size", "lr", "momentum", "weight_decay", "optimizer",
     "optimizer_options", "clip_norm", "codec_scope", "device", "dtype", "seed", "slow", "jitter", "timeout",
-    "bandwidth", "latency", "model", "results_dir", "memory", "amp",
+    "bandwidth", "latency", "network", "model", "results_dir", "memory", "amp",
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more

@@ -5,16 +5,20 @@ cards of its path, first its sender's, last its receiver's, and shares them with
 takes latency + overhead + bytes / bandwidth; for all of it but the latency both cards are occupied (the model of LogGP;
 Alexandrov et al., 1995).
 
-A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share.
+A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share, and
+`Linked` has no cards: each link between two ranks has a bandwidth of its own, and ranks pass on what is for others.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
+from typing import Any
 
 from transports.card import FAIR, IN_ORDER, Card
+from transports.graph import Graph
 from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
 
@@ -44,11 +48,15 @@ class Network(ABC):
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""
         self.__post_init__()
         kind = InOrder if self.sharing == IN_ORDER else Fair
-        return kind(agenda, self.latency)
+        return kind(agenda, self.delay)
 
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:
         """Return the cards that a message passes, in their order: from `sends[src]` to `receives[dst]`."""
+
+    def delay(self, src: int, dst: int) -> float:
+        """Return the latency from rank to rank."""
+        return self.latency
 
     def cards(self) -> Iterator[Card]:
         """Return all cards."""
@@ -89,3 +97,28 @@ class Racks(Network):
     def cards(self) -> Iterator[Card]:
         """See Network."""
         return chain(super().cards(), self.up, self.down)
+
+
+class Linked(Network):
+    """A graph of links; a message passes all links of the way of least latency at once, and shares them."""
+
+    def __init__(self, graph: Graph, **shared: Any) -> None:
+        self._ways = cache(graph.ways)
+        self._graph = graph
+        super().__init__(graph.ranks, max((edge.bandwidth for edge in graph.edges), default=1.0), 0.0, **shared)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._cards = {
+            edge[:2]: Card(f"{edge.src} to {edge.dst}", edge.bandwidth, late=self.late, overhead=self.overhead)
+            for edge in self._graph.edges
+        }
+        self.sends, self.receives = [*self._cards.values()], []
+
+    def path(self, src: int, dst: int) -> list[Card]:
+        """See Network."""
+        return [self._cards[edge[:2]] for edge in self._ways(src)[dst]]
+
+    def delay(self, src: int, dst: int) -> float:
+        """See Network."""
+        return sum(edge.latency for edge in self._ways(src)[dst])

@@ -46,10 +46,10 @@ class Flow:
 
 
 class Sharing(ABC):
-    """The messages that are on their way. `latency` in seconds."""
+    """The messages that are on their way. `delay(src, dst)`: their latency, in seconds."""
 
-    def __init__(self, agenda: Agenda, latency: float) -> None:
-        self._agenda, self._latency = agenda, latency
+    def __init__(self, agenda: Agenda, delay: Callable[[int, int], float] = lambda src, dst: 0.0) -> None:
+        self._agenda, self._delay = agenda, delay
 
     @abstractmethod
     def send(self, flow: Flow, at: float) -> None:
@@ -78,14 +78,14 @@ class InOrder(Sharing):
                 self._agenda.at(start, partial(self._travel, flow, i, start, last))
                 return
             first = start
-        self._agenda.at(last + self._latency, flow.arrive)
+        self._agenda.at(last + self._delay(*flow.way), flow.arrive)
 
 
 class Fair(Sharing):
     """All messages that pass a card share it, by the weights that the card gives them."""
 
-    def __init__(self, agenda: Agenda, latency: float = 0.0) -> None:
-        super().__init__(agenda, latency)
+    def __init__(self, agenda: Agenda, delay: Callable[[int, int], float] = lambda src, dst: 0.0) -> None:
+        super().__init__(agenda, delay)
         self._ways: dict[tuple[int, int], deque[Flow] | None] = {}  # that are busy, and what waits for each
 
     def send(self, flow: Flow, at: float) -> None:
@@ -135,7 +135,7 @@ class Fair(Sharing):
         flow.passed += 1
         if flow.passed < len(flow.cards):
             return
-        self._agenda.at(self._agenda.time + self._latency, flow.arrive)
+        self._agenda.at(self._agenda.time + self._delay(*flow.way), flow.arrive)
         waiting = self._ways[flow.way]
         if waiting:
             self._begin(waiting.popleft())

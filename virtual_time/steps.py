@@ -164,7 +164,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     else:
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
     strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
-                   seed=options.seed)  # fmt: skip
+                   seed=options.seed, network=options.graph)  # fmt: skip
     recorder.shares = job.sizes.shares
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP

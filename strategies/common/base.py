@@ -17,6 +17,7 @@ from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Footprint, Traits
 from transports.base import Transport
+from transports.graph import Graph
 from transports.inbox import STEPS_TAKEN
 
 
@@ -113,17 +114,20 @@ class Strategy(ABC):
         after_update: Callable[[], None] = lambda: None,
         codec: CodecFactory | None = None,
         seed: int = 0,
+        network: Graph | None = None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
         `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. Raises PeerLost, WaitTimeout.
+        the algorithm draws, the same on all ranks. `network`: what --network says, where it is known. Raises
+        PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
         self.seed = seed
+        self.network = network
         self._kept: dict[str, KeptThing] = {}
         with transport.recorder.holding("codec state"):
             self.coding = self._code_by(codec) if codec else None

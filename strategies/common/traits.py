@@ -27,6 +27,7 @@ class Traits:
     server_updates: bool = False  # only servers run the optimizer, so its options are theirs
     has_x: bool = True  # each rank has all of x while it trains
     reshards: bool = False  # a run with another number of ranks can continue from its checkpoints
+    plans_for_network: bool = False  # what it does depends on the network of --network
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of the run with a default of its own
 
     @property

@@ -11,6 +11,7 @@ from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.hierarchical_ring import hierarchical_ring
 from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.all_reduce.swing import swing
+from strategies.all_reduce.synthesised import run_schedule, synthesise
 from strategies.collectives import (
     AllReduce,
     all_gather,
@@ -23,10 +24,15 @@ from strategies.collectives import (
 )
 from tests.ranks import virtual_time
 from transports.base import Transport, Work
+from transports.graph import complete
 
 
 def in_racks(vector: torch.Tensor, transport: Transport, n: int, rack: int) -> int:
     return hierarchical_ring(vector, transport, n, min(rack, transport.world_size))
+
+
+def synthesised(vector: torch.Tensor, transport: Transport, n: int) -> int:
+    return run_schedule(vector, transport, n, synthesise(complete(transport.world_size), 1000))
 
 
 ALL_REDUCES: dict[str, AllReduce] = {
@@ -37,6 +43,7 @@ ALL_REDUCES: dict[str, AllReduce] = {
     "halving-doubling": halving_doubling,
     "swing": swing,
     "double tree": partial(double_tree, segments=3),
+    "synthesised": synthesised,
     "racks of 2": partial(in_racks, rack=2),
     "racks of 3": partial(in_racks, rack=3),
 }

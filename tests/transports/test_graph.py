@@ -1,0 +1,51 @@
+"""Networks of links: what a file says, what is wrong with one, and which way a message goes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.errors import UsageError
+from transports.graph import Edge, Graph, read_graph
+from transports.units import PAYLOAD
+
+THERE = {"from": 0, "to": 1, "bandwidth": "1gbit", "latency": "2us"}
+BACK = THERE | {"from": 1, "to": 0}
+
+
+def test_a_file_says_ranks_and_links(tmp_path: Path) -> None:
+    (path := tmp_path / "two.json").write_text(json.dumps({"ranks": 2, "links": [THERE, BACK]}))
+    rate = 125e6 * PAYLOAD
+    assert read_graph(str(path)) == Graph(2, (Edge(0, 1, rate, 2e-6), Edge(1, 0, rate, 2e-6)))
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("{", "JSONDecodeError"),
+        ({"links": []}, "KeyError: 'ranks'; transports/graph.py shows such a file"),
+        ({"ranks": True, "links": []}, "ranks True: must be a whole number"),
+        ({"ranks": 2, "links": [THERE | {"to": 2}]}, "a link from 0 to 2: must be two ranks from 0 to 1"),
+        ({"ranks": 2, "links": [THERE | {"bandwidth": "2us"}]}, "write a bandwidth such as 1gbit"),
+        ({"ranks": 2, "links": [THERE | {"latency": 2}]}, "AttributeError"),
+        ({"ranks": 2, "links": [THERE, BACK, BACK]}, "two links have the same from and to"),
+        ({"ranks": 2, "links": [BACK]}, "there is no way from rank 0 to rank 1; add links"),
+        ({"ranks": 2, "links": [THERE]}, "there is no way to rank 0 from rank 1; add links"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, written: Any, message: str) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(written if isinstance(written, str) else json.dumps(written))
+    with pytest.raises(UsageError) as error:
+        read_graph(str(path))
+    assert str(error.value).startswith(f"--network {path}: ")
+    assert message in str(error.value)
+
+
+def test_a_way_has_the_least_latency_then_the_fewest_links() -> None:
+    links = [(0, 1, 1.0), (1, 2, 1.0), (0, 2, 2.0), (2, 3, 1.0), (0, 3, 9.0)]
+    ways = Graph(4, tuple(Edge(src, dst, 1.0, latency) for src, dst, latency in links)).ways(0)
+    assert {dst: [edge[:2] for edge in way] for dst, way in ways.items()} == {
+        0: [], 1: [(0, 1)], 2: [(0, 2)], 3: [(0, 2), (2, 3)],
+    }  # fmt: skip

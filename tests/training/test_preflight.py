@@ -41,9 +41,9 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 PLACES = (
     "device", "launcher", "scheduler", "results_dir", "run_name", "save", "replay", "resume", "checkpoint_dir",
-    "evaluator", "tensorboard", "context", "model_options",
+    "evaluator", "tensorboard", "context", "model_options", "network",
 )  # fmt: skip
-"""Options that no test changes here: there is no other device, the last two are of text, the others say where."""
+"""Options that no test changes here: there is no other device, two are of text, one of synthesised, the others say where."""
 
 
 @dataclass(kw_only=True)

@@ -23,8 +23,8 @@ from training.preflight import prepare
 
 NAMES = """
 strategy codec n_gpus batch_size global_batch_size epochs lr momentum weight_decay decay optimizer optimizer_options
-codec_scope lr_schedule warmup clip_norm accumulate device dtype amp seed slow jitter timeout bandwidth latency
-network restarts launcher scheduler dataset data_dir download task train_size context image_size augment loader loader_workers
+codec_scope lr_schedule warmup clip_norm accumulate device dtype amp seed slow jitter timeout bandwidth latency network
+restarts launcher scheduler dataset data_dir download task train_size context image_size augment loader loader_workers
 model model_options results_dir run_name events hashes memory save tensorboard replay checkpoint_every checkpoint_dir
 checkpoint_keep evaluator resume
 """.split()

@@ -43,7 +43,7 @@ PLACES = (
     "device", "launcher", "scheduler", "results_dir", "run_name", "save", "replay", "resume", "checkpoint_dir",
     "evaluator", "tensorboard", "context", "model_options", "network",
 )  # fmt: skip
-"""Options that no test changes here: there is no other device, some need another dataset or strategy, the others say where."""
+"""Options that no test changes here: some need another device, dataset or strategy, the others say where."""
 
 
 @dataclass(kw_only=True)

@@ -10,11 +10,15 @@ import torch
 from torch import nn
 
 from compression import Float16
+from fully_sharded_builtin import BuiltinFullySharded
 from records.compare import compare
 from records.finished import find_runs, load
+from records.memory import Memory
 from records.memory_use import SUFFIX, load_changes
 from records.page import make_page
+from records.recorder import Recorder
 from strategies import FullySharded, ParamServer, RingAllReduce, ShardedGradients, ShardedRing, Strategy
+from strategies.common.descent import Descent
 from tests.ranks import virtual_time
 from tests.runs import SMALL_ARGUMENTS, metadata, said, small
 from training import Options, run
@@ -95,6 +99,24 @@ def test_processes_and_virtual_time_have_the_same_numbers_in_every_run(tmp_path:
     workers = [runs[0][rank] for rank in "12"]
     assert all(one["most"]["activations"] > 16 * 64 * 4 for one in workers), "the hidden layer of a batch"
     assert all(("messages" in one["most"]) == bool(codec) for one in workers), "codes are copied where peers read them"
+
+
+def test_fsdp2_is_counted_by_what_each_rank_has_of_its_tensors(tmp_path: Path) -> None:
+    for one in memory_of(tmp_path, BuiltinFullySharded(), virtual=False, n_gpus=2, optimizer="adamw").values():
+        assert one["at_peak"]["parameters"] == one["most"]["gradients"] == P // 2
+        assert one["most"]["optimizer state"] == 2 * P // 2 + 4 * 4, "and the steps of its tensors"
+        assert one["most"]["gathered parameters"] == 4 * (2 * 64 + 64), "the larger block"
+
+
+def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:
+    n = 2**20
+    with Memory(recorder := Recorder()) as memory:
+        descent, g = Descent([torch.zeros(n)], torch.optim.AdamW, 0.0, None, recorder), torch.ones(n)
+        descent.step(g, 1)
+        memory.begin_training()
+        held = memory.total
+        descent.step(g, 1)
+    assert 0 < memory.use().peak - held <= 3 * 4 * n / 16
 
 
 def test_the_summary_and_the_record_say_it_only_if_it_was_asked_for(tmp_path: Path) -> None:

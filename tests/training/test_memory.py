@@ -74,6 +74,8 @@ def test_what_is_sharded_is_a_chunk_of_each_block_and_one_whole_block_at_a_time(
         assert one["most"]["gradients"] == own + block
         assert one["most"]["buckets"] == block
         assert one["most"]["optimizer state"] == 2 * own + 4 * (2 if whole else 1)
+    epochs = 0 if whole else MODEL["epochs"]  # at whose ends x is gathered for the evaluation
+    assert metadata(tmp_path)["evaluate_bytes"] // ((3 - 1) * P) == epochs
 
 
 def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Path) -> None:
@@ -106,6 +108,7 @@ def test_fsdp2_is_counted_by_what_each_rank_has_of_its_tensors(tmp_path: Path) -
         assert one["at_peak"]["parameters"] == one["most"]["gradients"] == P // 2
         assert one["most"]["optimizer state"] == 2 * P // 2 + 4 * 4, "and the steps of its tensors"
         assert one["most"]["gathered parameters"] == 4 * (2 * 64 + 64), "the larger block"
+        assert "temporaries" not in one["at_peak"], "a DTensor that wraps a part has no memory of its own"
 
 
 def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:

@@ -92,7 +92,7 @@ def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Pa
     assert base64.b64decode(image).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("strategy", [RingAllReduce(), ShardedRing(), ParamServer()], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [RingAllReduce(), FullySharded(), ParamServer()], ids=lambda one: one.name)
 def test_processes_and_virtual_time_have_the_same_numbers_in_every_run(tmp_path: Path, strategy: Strategy) -> None:
     codec: dict[str, Any] = {} if isinstance(strategy, ShardedRing) else {"codec": Float16()}
     runs = [memory_of(tmp_path / str(i), strategy, virtual=i > 0, optimizer="adamw", **codec) for i in range(3)]

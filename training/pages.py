@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from compression import CODECS, KINDS
@@ -31,18 +31,18 @@ CODEC_NOTE = (
 )
 
 
-def sent(strategy: type[Strategy]) -> tuple[str, str]:
-    """Return the formulas of the messages and of the bytes that each role sends in a step."""
+def sent(strategy: type[Strategy], show: Callable[[str], str] = str) -> tuple[str, str]:
+    """Return the formulas of the messages and of the bytes that each role sends in a step, as `show` shows them."""
     by_role = strategy().cost().by_role
     roles = {role: f"{role} " if len(by_role) > 1 else "" for role in by_role}
-    messages = "; ".join(f"{roles[role]}{traffic.messages}" for role, traffic in by_role.items())
-    return messages, "; ".join(f"{roles[role]}{traffic.bytes}" for role, traffic in by_role.items())
+    messages = "; ".join(f"{roles[role]}{show(traffic.messages)}" for role, traffic in by_role.items())
+    return messages, "; ".join(f"{roles[role]}{show(traffic.bytes)}" for role, traffic in by_role.items())
 
 
-def codec_rows() -> list[tuple[str, ...]]:
-    """Return a row for each codec, with the columns of CODEC_HEADER."""
+def codec_rows(show: Callable[[str], str] = str) -> list[tuple[str, ...]]:
+    """Return a row for each codec, with the columns of CODEC_HEADER, formulas as `show` shows them."""
     return [
-        (name, describe(codec), codec.kind, *(getattr(codec, what) for what in ("values", "indices", "headers")))
+        (name, describe(codec), codec.kind, *(show(getattr(codec, what)) for what in ("values", "indices", "headers")))
         for name, codec in CODECS.items()
     ]
 
@@ -88,11 +88,16 @@ def summary(strategy: type[Strategy]) -> str:
     return "\n\n".join(paragraphs[:end])
 
 
+def compact(formula: str) -> str:
+    """Return a formula without spaces, so that a column of a table is narrow; products get a dot."""
+    return re.sub(r" ([-+/%]) ", r"\1", formula).replace(", ", ",").replace(" ", "·")
+
+
 def strategies_markdown() -> str:
     """Return a section for each group: the table of what its strategies send, and the summary of each."""
     lines = []
     for group, strategies in GROUPS.items():
-        table = [(strategy.name, *sent(strategy)) for strategy in strategies]
+        table = [(strategy.name, *sent(strategy, compact)) for strategy in strategies]
         lines += [f"## {group}", table_markdown(("strategy", "messages", "bytes"), table)]
         for strategy in strategies:
             file = f"{strategy.__module__.replace('.', '/')}.py"
@@ -108,7 +113,7 @@ def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str
 
 def written() -> dict[Path, str]:
     """Return every file that is made from the classes, with the text that it should have."""
-    codecs = table_markdown(CODEC_HEADER, codec_rows())
+    codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
     blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs)}
     texts = {CATALOGUE: catalogue() + "\n"}
     for page, (name, block) in blocks.items():

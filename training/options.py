@@ -28,7 +28,8 @@ from workloads.batches import BatchPlan
 from workloads.options import DataOptions
 
 T = TypeVar("T")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TRAINED = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = TRAINED | {"bfloat16": torch.bfloat16}
 
 AFTER_WARM_UP = 10**6
 """An epoch after every codec's warm-up."""
@@ -84,7 +85,7 @@ class RunOptions:
     device: str = field(default="auto", metadata=MAY_CHANGE_ON_RESUME)
     """auto (cuda if there is a GPU), cpu or cuda."""
     dtype: str = "float32"
-    """Floating-point type of the training: float32 or float64."""
+    """Floating-point type of the training: float32 or float64. Steps that are only timed may be in bfloat16 too."""
     amp: str = "none"
     """Mixed precision: compute the forward pass and the loss by torch's autocast in bf16, or, on a GPU, in fp16, whose
     gradients a GradScaler keeps in range. Parameters, gradients, the optimizer and the evaluation stay float32; none:

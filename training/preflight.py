@@ -21,7 +21,7 @@ from strategies import RunSize
 from strategies.common.descent import Descent, is_flat
 from strategies.common.replica import layout_of, trained
 from training.names import check_recorded, naming
-from training.options import Options
+from training.options import TRAINED, Options
 from transports.shared_memory import remove_segments
 from workloads import datasets, models, tasks
 from workloads.batches import BatchPlan
@@ -36,6 +36,8 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
     if launcher.is_first:
         assert options.run_name is not None, "only of resolved options"
         check_name(options.results_dir, options.run_name)
+    if options.dtype not in TRAINED:
+        raise UsageError(f"--dtype {options.dtype}: of steps that are only timed; to train in it, give --amp bf16")
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
         model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)

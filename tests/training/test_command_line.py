@@ -212,6 +212,7 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--strategy ring_all_reduce_builtin --n_gpus 3 --latency 1ms", "--bandwidth, --latency: torch itself carries the"),
     ("--amp half", "--amp half: unknown; there are none, bf16, fp16"),
     ("--amp fp16", "--amp fp16: needs a GPU; take --amp bf16"),
+    ("--dtype bfloat16", "--dtype bfloat16: of steps that are only timed; to train in it, give --amp bf16"),
     ("--amp bf16 --dtype float64", "--amp bf16: autocast is for float32, not --dtype float64; leave one out"),
     ("--decay matrices", "--decay matrices: there is no decay; give --weight_decay too"),
     ("--strategy dgs --weight_decay 0.1 --decay matrices", "--decay: dgs has one decay for all of x;"),

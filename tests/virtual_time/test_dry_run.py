@@ -99,6 +99,8 @@ def test_a_step_of_a_model_that_fits_nowhere() -> None:
     nbytes = 4e12
     ring = steps_of(RingAllReduce(), 8, 1e12)
     assert ring.seconds == pytest.approx(0.3 + 14 * (nbytes / 8 / GBIT + 1e-3))
+    half = steps_of(RingAllReduce(), 8, 1e12, dtype="bfloat16")
+    assert half.seconds == pytest.approx(0.3 + 14 * (nbytes / 2 / 8 / GBIT + 1e-3))
     server = steps_of(ParamServer(), 9, 1e12)
     assert server.steps == 1, "all workers end a step together"
     assert server.seconds == pytest.approx(0.3 + 2 * 8 * nbytes / GBIT + 2e-3)

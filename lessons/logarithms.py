@@ -47,7 +47,7 @@ class Mine(ring.Mine):
         """As of recursive doubling."""
         return RecursiveDoubling().cost()
 
-    def all_reduce(self, transport: Transport, vector: torch.Tensor) -> None:  # type: ignore[override]
+    def all_reduce(self, transport: Transport, vector: torch.Tensor) -> None:
         """Replace `vector` [P] on every rank by the mean over all ranks, in place."""
         self.add_up(transport, vector)
         vector.div_(transport.world_size)

@@ -1,6 +1,6 @@
-"""Lab 10: logarithms. All ranks end with the sum, in the fewest rounds, then with the fewest bytes.
+"""Lab 10: logarithms. All ranks end with the sum: in the fewest rounds, or with the fewest bytes.
 
-Functions that are right on numbers are run on sets of contributors, too: `strategies/common/contributions.py`.
+When a function has run on numbers it is run on sets of contributors, which tell where it first went wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, is_close
+from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, first, is_close
 from lessons.labs.ring import Ring
-from lessons.sums import are_all, coefficients, describe
+from lessons.sums import coefficients, describe
 from records.errors import one_line
 from strategies.common.contributions import find_fault
 from transports.base import Transport
@@ -22,33 +22,34 @@ DOUBLING, HALVING = "recursive_doubling", "halving_doubling"
 _LENGTHS = ((2, 8), (4, 12), (8, 40), (3, 6), (5, 10), (6, 12), (7, 45), (1, 5), (4, 3), (2, 0))
 _CURE = "write the sum into `vector`, in place: vector.add_(...)"
 _WAIT = "the partner reads `vector` where it lies: copy what comes, wait for your own Work, and add then"
-_FOLD = ("N is no power of two: of each pair of the fold only one takes part in the rounds, and the partner is counted "
-         "among the p ranks that are left")  # fmt: skip
-# What a fault of `find_fault` says, and what is to be said of it: of recursive doubling for powers of two, for other N,
-# of halving, and on the way back.
+_CASTS = "it is given integers, too: make vectors of your own by torch.empty_like(vector), and scale nothing"
+_RETURNS = "wait for all Works before you return"
+
+# By what is being done: what a fault of `find_fault` says, and what is to be said of it.
 _HINTS: dict[str, Sequence[tuple[str, str]]] = {
     DOUBLING: (
         ("may not have read", _WAIT),
         ("more than once", "in each round the partner is to hold the sum of ranks of which you have none: r ^ 2^k"),
-        ("ends without", "after round k a rank has the sum of 2^k ranks: until 2^k is N"),
+        ("ends without", "after k rounds a rank has the sum of 2^k ranks: go on until 2^k is N"),
     ),
-    "fold": (
+    "folding": (
         ("may not have read", _WAIT),
-        ("more than once", _FOLD),
+        ("more than once", "what comes back at the end is the sum of all, your part in it: copy it, do not add"),
         ("ends without", "who has given its vector away is to get the sum when all rounds are done"),
     ),
-    HALVING: (
+    "halving of 2": (
         ("may not have read", "send the half that you do not keep, and add to the half that you keep"),
-        ("to other elements", "one of a pair keeps the first half, the other the second: each sends what it does not "
-         "keep, and adds what comes to the same elements"),
-        ("more than once", "the partner of round k is r ^ 2^k, and both halve the part that they kept in round k - 1"),
+        ("other elements", "one of a pair keeps the first half, the other the second, and each sends what it does not "
+         "keep"),
+        ("ends without", "now every rank has the sum of its part: go back the same way, so that all get all parts"),
     ),
-    "back": (
+    HALVING: (("", "in round k the partner is r ^ 2^k, and what is halved is the half that you kept in round k - 1"),),
+    "way back of 2": (
         ("more than once", "on the way back what comes is a finished sum: copy it, do not add"),
-        ("to other elements", "on the way back the last partner is the first, and its half goes where you sent yours "
-         "from"),
-        ("ends without", "each half that was given away has to come back: the same partners, the last one first"),
+        ("", "on the way back send the half that you have summed; what comes goes where the other half was"),
     ),
+    "way back": (("", "on the way back the last partner comes first: each half returns from whom you gave it to"),),
+    "odd": (("", "N does not divide the length: the halves differ by one element; torch.tensor_split(part, 2)"),),
 }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ class Logarithms(Ring):
     name = "logarithms"
     functions = (DOUBLING, HALVING)
     cases = (*(Case(n, length, torch.float64 if n > 6 else torch.float32, name)
-               for name in functions for n, length in _LENGTHS if name == DOUBLING or n & n - 1 == 0),
+               for name in functions for n, length in _LENGTHS if name == DOUBLING or n in (1, 2, 4, 8)),
              Case(4, 10_000))  # fmt: skip
     scored = Case(8, 40_000)
     real = Case(4, 1_000)
@@ -80,24 +81,22 @@ class Logarithms(Ring):
             vector = transport.allocate(case.length, case.dtype).copy_(inputs["vector"])
             returned = getattr(yours, name)(counting, vector)
             check_in_place(f"rank {transport.rank}: {name}", _CURE, returned, vector, inputs["vector"])
-            result |= {name: vector, f"last message of {name}": torch.tensor(sent)}
+            result |= {name: vector, f"messages until {name}": torch.tensor(sent)}
         return result
 
     def examine(self, yours: Sequence[SimpleNamespace], run: Run) -> Iterator[str]:
         for name in _asked(run.case):
-            if _is_mean(run, name):
-                continue  # sets cannot be divided; the numbers say what is wrong
-            fault = _find_fault([getattr(one, name) for one in yours], run.case.n, run.case.length)
-            if fault:
-                yield f"{name}: {fault}{_hint_of(name, fault, run.case.n)}"
+            fault = _find_fault([getattr(one, name) for one in yours], run.case)
+            if fault and not _is_mean(run, name):
+                hint = _hint_of(name, fault, run.case)
+                yield f"{name}: {fault}" + f": {hint}" * bool(hint)
 
     def find_faults(self, run: Run) -> Iterator[str]:
+        vectors = [inputs["vector"] for inputs in run.inputs]
         for name in _asked(run.case):
-            vectors = [inputs["vector"] for inputs in run.inputs]
-            total = torch.stack(vectors).double().sum(0).to(run.case.dtype)
             for rank, result in enumerate(run.results):
                 begin = f"{name}: N = {run.case.n}, length {run.case.length}: rank {rank} ends with"
-                if is_close(result[name], total):
+                if is_close(result[name], _total(run)):
                     continue
                 if _is_mean(run, name):
                     yield f"{begin} the mean; expected the sum: do not divide"
@@ -109,48 +108,58 @@ class Logarithms(Ring):
                            f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
-        waiting = {(one.rank, one.dst) for one in run.sent if not one.released}
+        n, on_the_way = run.case.n, {(one.rank, one.dst) for one in run.sent if not one.released}
         if kind == "hole" and run.case.function:
             yield self.right_so_far(run.case.function)
-        if kind == "deadlock" and any((dst, src) in waiting for src, dst in waiting):
+        if kind == "deadlock" and any((dst, src) in on_the_way for src, dst in on_the_way):
             yield "; both of a pair wait for the other to read: isend, recv, and then wait for your Work"
-        if kind in ("deadlock", "raised", "unread") and run.case.function == DOUBLING and run.case.n & run.case.n - 1:
-            yield f"; {_FOLD}"
+        if kind == "raised" and n == 1:
+            yield "; N = 1: a rank alone has no partner, and log2 1 = 0 rounds"
+        if kind in ("deadlock", "raised", "unread") and not _is_power_of_two(n):
+            alike = any(one.round == 1 for one in run.of_rank(1))  # else it waits for the vector of rank 0
+            yield ("; N is no power of two: before the rounds the first 2 (N - p) ranks pair up" if alike else
+                   "; of each pair only one takes part in the rounds: count partners among the p ranks that are left")  # fmt: skip
+        if kind == "raised" and max(len(run.of_rank(rank)) for rank in range(n)) >= log2(n):
+            yield f"; after log2 N = {log2(n):.0f} rounds there is no other partner"
 
     def place(self, message: Sent, case: Case) -> str:
-        return f"{case.function or 'both functions'}, step {message.step}"
+        return f"{case.function or ' and '.join(self.functions)}, step {message.step}"
+
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        parts, rest = divmod(case.length, max(1, vector.numel()))
+        return f"{vector.numel()} elements" if rest or not parts else f"P/{parts}" if parts > 1 else "P"
 
     def costs(self, run: Run) -> dict[str, float]:
-        costs, firsts = dict[str, float](), [0] * run.case.n
+        costs, begin = dict[str, float](), [0] * run.case.n
         for name in self.functions:
-            lasts = [int(result[f"last message of {name}"]) for result in run.results]
-            sent = [one for one in run.sent if firsts[one.rank] < one.step <= lasts[one.rank]]
-            costs[f"rounds, {name}"] = count_rounds(sent, run.case.n)
+            end = [int(result[f"messages until {name}"]) for result in run.results]
+            sent = [one for one in run.sent if begin[one.rank] < one.step <= end[one.rank]]
             by_rank = [sum(one.nbytes for one in sent if one.rank == rank) for rank in range(run.case.n)]
-            costs[f"bytes of a rank, {name}"] = max(by_rank)
-            firsts = lasts
+            costs |= {f"rounds, {name}": count_rounds(sent, run.case.n), f"bytes of a rank, {name}": max(by_rank)}
+            begin = end
         return costs | {"virtual seconds": run.seconds}
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
-        costs, rounds, P = self.costs(run), log2(run.case.n), run.case.length * run.case.dtype.itemsize
+        costs, rounds = self.costs(run), log2(run.case.n)
+        more = costs[f"bytes of a rank, {DOUBLING}"] - rounds * run.case.length * run.case.dtype.itemsize
         what, _, name = missed[0].name.partition(", ")
-        if name == DOUBLING and what == "rounds":
-            halves = costs[f"bytes of a rank, {DOUBLING}"] < rounds * P
-            yield ("parts of the vector are sent: with whole ones half as many rounds do" if halves else
+        if name == DOUBLING and what == "rounds" and more <= 0:
+            yield ("parts of the vector are sent: with whole ones log2 N rounds do" if more else
                    "one of a pair waits for the other's message before it sends its own: isend first, then recv")  # fmt: skip
         if name == HALVING and what == "rounds":
-            yield "more rounds than 2 log2 N: is this a ring? Exchange with partners further and further away"
-        if name == HALVING and costs[f"rounds, {HALVING}"] <= rounds:
-            yield "whole vectors are exchanged: a rank need send only the half that its partner keeps"
+            yield "are these the N - 1 rounds of a ring, twice? Exchange with partners further and further away"
         if name == HALVING:
-            yield "a rank sends more than half of what both of a pair still sum"
+            whole = costs[f"rounds, {name}"] <= rounds
+            yield ("whole vectors are exchanged: only that half is of use which the partner keeps" if whole else
+                   "a rank sends more than half of what both of a pair still sum")  # fmt: skip
 
 
 def count_rounds(sent: Sequence[Sent], n: int) -> int:
-    """Return how many rounds messages take, in this order, if each rank sends one and receives one in a round."""
+    """Return how many rounds messages take, in this order, if a rank sends one and receives one in each."""
     rounds, sends, receives = dict[int, int](), [0] * n, [0] * n
-    for number, one in sorted([(one.number, one) for one in sent] + [(one.taken, one) for one in sent],
-                              key=lambda event: event[0]):  # fmt: skip
+    for number, one in sorted(
+        [(at, one) for one in sent for at in (one.number, one.taken)], key=lambda event: event[0]
+    ):
         if number == one.number:
             rounds[number] = sends[one.rank] = max(sends[one.rank], receives[one.rank]) + 1
         else:
@@ -162,30 +171,38 @@ def _asked(case: Case) -> Sequence[str]:
     return (case.function,) if case.function else Logarithms.functions
 
 
+def _is_power_of_two(n: int) -> bool:
+    return n & n - 1 == 0
+
+
+def _total(run: Run) -> torch.Tensor:
+    return torch.stack([inputs["vector"].double() for inputs in run.inputs]).sum(0).to(run.case.dtype)
+
+
 def _is_mean(run: Run, name: str) -> bool:
-    total = torch.stack([inputs["vector"] for inputs in run.inputs]).double().sum(0)
-    mean = (total / run.case.n).to(run.case.dtype)
-    return run.case.n > 1 and run.case.length > 0 and is_close(run.results[0][name], mean)
+    """Whether it has divided: sets cannot be divided, so the numbers are to say it."""
+    return run.case.n > 1 and run.case.length > 0 and is_close(run.results[0][name], _total(run) / run.case.n)
 
 
-def _find_fault(functions: Sequence[Any], n: int, length: int) -> str | None:
+def _find_fault(functions: Sequence[Any], case: Case) -> str | None:
     """Return the first fault of a function, as each rank has it, on sets of contributors."""
 
     def all_reduce(vector: torch.Tensor, transport: Transport, _: int) -> int:
         functions[transport.rank](transport, vector)
-        return (4**n - 1) // 3  # which the functions are not asked for
+        return (4**case.n - 1) // 3  # the sum that is not asked of it
 
     try:
-        with redirect_stdout(None):  # what they print has been shown
-            return find_fault(all_reduce, n, length)
+        with redirect_stdout(None):  # what it prints has been shown
+            return find_fault(all_reduce, case.n, case.length)
     except Exception as error:
-        return f"N = {n}, length {length}, on vectors of integers: {one_line(error)}"
+        return f"N = {case.n}, length {case.length}, on vectors of integers: {one_line(error)}"
 
 
-def _hint_of(name: str, fault: str, n: int) -> str:
-    """Return what is to be said of a fault that `find_fault` has named, by its round."""
-    kind = "fold" if name == DOUBLING and n & n - 1 else name
-    round = int(fault.partition("round ")[2].partition(":")[0] or 0)
-    if name == HALVING and round > log2(n):
-        kind = "back"
-    return next((f": {hint}" for text, hint in _HINTS[kind] if text in fault), "")
+def _hint_of(name: str, fault: str, case: Case) -> str:
+    """Return what is to be said of a fault that `find_fault` has named."""
+    doing = name if name == HALVING or _is_power_of_two(case.n) else "folding"
+    if name == HALVING:
+        is_back = int(fault.partition("round ")[2].partition(":")[0] or 0) > log2(case.n)
+        doing = "odd" if case.length % case.n else ("way back" if is_back else HALVING) + " of 2" * (case.n == 2)
+    hints = (("be cast", _CASTS), ("returns before", _RETURNS), *_HINTS[doing])
+    return first(hint for text, hint in hints if text in fault)

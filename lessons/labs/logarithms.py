@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, first, is_close
+from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, first, is_close, is_spoiled
 from lessons.labs.ring import Ring
 from lessons.sums import coefficients, describe
 from records.errors import one_line
@@ -43,7 +43,7 @@ _HINTS: dict[str, Sequence[tuple[str, str]]] = {
          "keep"),
         ("ends without", "now every rank has the sum of its part: go back the same way, so that all get all parts"),
     ),
-    HALVING: (("", "in round k the partner is r ^ 2^k, and what is halved is the half that you kept in round k - 1"),),
+    "halving": (("", "in round k the partner is r ^ 2^k, and you halve the half that you kept in round k - 1"),),
     "way back of 2": (
         ("more than once", "on the way back what comes is a finished sum: copy it, do not add"),
         ("", "on the way back send the half that you have summed; what comes goes where the other half was"),
@@ -88,7 +88,8 @@ class Logarithms(Ring):
         for name in _asked(run.case):
             fault = _find_fault([getattr(one, name) for one in yours], run.case)
             if fault and not _is_mean(run, name):
-                hint = _hint_of(name, fault, run.case)
+                released = any(is_spoiled(result[name]) for result in run.results)  # which is said of every lab
+                hint = "" if released else _hint_of(name, fault, run.case)
                 yield f"{name}: {fault}" + f": {hint}" * bool(hint)
 
     def find_faults(self, run: Run) -> Iterator[str]:
@@ -116,11 +117,12 @@ class Logarithms(Ring):
         if kind == "raised" and n == 1:
             yield "; N = 1: a rank alone has no partner, and log2 1 = 0 rounds"
         if kind in ("deadlock", "raised", "unread") and not _is_power_of_two(n):
-            alike = any(one.round == 1 for one in run.of_rank(1))  # else it waits for the vector of rank 0
-            yield ("; N is no power of two: before the rounds the first 2 (N - p) ranks pair up" if alike else
-                   "; of each pair only one takes part in the rounds: count partners among the p ranks that are left")  # fmt: skip
-        if kind == "raised" and max(len(run.of_rank(rank)) for rank in range(n)) >= log2(n):
-            yield f"; after log2 N = {log2(n):.0f} rounds there is no other partner"
+            # Else rank 1 waits for the vector of rank 0.
+            yield ("; N is no power of two: before the rounds the first 2 (N - p) ranks pair up"
+                   if any(one.round == 1 for one in run.of_rank(1)) else "; of each pair only one takes part in the "
+                   "rounds: count partners among the p ranks that are left")  # fmt: skip
+        if kind == "raised" and run.case.function == DOUBLING and len(run.of_rank(0)) >= log2(n):
+            yield f"; if this is one more round: there are log2 N = {log2(n):.0f}"
 
     def place(self, message: Sent, case: Case) -> str:
         return f"{case.function or ' and '.join(self.functions)}, step {message.step}"
@@ -144,8 +146,8 @@ class Logarithms(Ring):
         more = costs[f"bytes of a rank, {DOUBLING}"] - rounds * run.case.length * run.case.dtype.itemsize
         what, _, name = missed[0].name.partition(", ")
         if name == DOUBLING and what == "rounds" and more <= 0:
-            yield ("parts of the vector are sent: with whole ones log2 N rounds do" if more else
-                   "one of a pair waits for the other's message before it sends its own: isend first, then recv")  # fmt: skip
+            yield ("parts of the vector are sent: with whole ones log2 N rounds do" if more else "one of a pair waits "
+                   "for the other's message before it sends its own: isend first, then recv")  # fmt: skip
         if name == HALVING and what == "rounds":
             yield "are these the N - 1 rounds of a ring, twice? Exchange with partners further and further away"
         if name == HALVING:
@@ -157,9 +159,8 @@ class Logarithms(Ring):
 def count_rounds(sent: Sequence[Sent], n: int) -> int:
     """Return how many rounds messages take, in this order, if a rank sends one and receives one in each."""
     rounds, sends, receives = dict[int, int](), [0] * n, [0] * n
-    for number, one in sorted(
-        [(at, one) for one in sent for at in (one.number, one.taken)], key=lambda event: event[0]
-    ):
+    events = [(number, one) for one in sent for number in (one.number, one.taken)]
+    for number, one in sorted(events, key=lambda event: event[0]):
         if number == one.number:
             rounds[number] = sends[one.rank] = max(sends[one.rank], receives[one.rank]) + 1
         else:
@@ -194,15 +195,15 @@ def _find_fault(functions: Sequence[Any], case: Case) -> str | None:
     try:
         with redirect_stdout(None):  # what it prints has been shown
             return find_fault(all_reduce, case.n, case.length)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"N = {case.n}, length {case.length}, on vectors of integers: {one_line(error)}"
 
 
 def _hint_of(name: str, fault: str, case: Case) -> str:
     """Return what is to be said of a fault that `find_fault` has named."""
-    doing = name if name == HALVING or _is_power_of_two(case.n) else "folding"
+    doing = DOUBLING if _is_power_of_two(case.n) else "folding"
     if name == HALVING:
         is_back = int(fault.partition("round ")[2].partition(":")[0] or 0) > log2(case.n)
-        doing = "odd" if case.length % case.n else ("way back" if is_back else HALVING) + " of 2" * (case.n == 2)
-    hints = (("be cast", _CASTS), ("returns before", _RETURNS), *_HINTS[doing])
+        doing = "odd" if case.length % case.n else ("way back" if is_back else "halving") + " of 2" * (case.n == 2)
+    hints = (("be cast", _CASTS), ("Error: ", ""), ("returns before", _RETURNS), *_HINTS[doing])
     return first(hint for text, hint in hints if text in fault)

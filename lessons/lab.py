@@ -45,7 +45,8 @@ class Case:
 
     def __str__(self) -> str:
         kind = "" if self.dtype == torch.float32 else f", {name_dtype(self.dtype)}"
-        return self.function or f"N = {self.n}, {counted(self.length, 'element')}{kind}"
+        case = f"N = {self.n}, {counted(self.length, 'element')}{kind}"
+        return f"{self.function}, {case}" if self.function and self.n > 1 else self.function or case
 
 
 @dataclass
@@ -138,6 +139,10 @@ class Lab(ABC):
     @abstractmethod
     def find_faults(self, run: Run) -> Iterable[str]:
         """Yield the faults in the results of the ranks, a line each."""
+
+    def examine(self, yours: Sequence[SimpleNamespace], run: Run) -> Iterable[str]:
+        """Yield the faults that come before those, found by calling the functions that each rank has in another way."""
+        return ()
 
     def in_all_orders(self, load: Callable[[], SimpleNamespace]) -> Report | None:
         """Run a small case in all orders, if the lab has orders, up to the first fault.

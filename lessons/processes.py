@@ -71,7 +71,7 @@ def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple
                 RANK.set(rank)
                 yours.append(source.load(lab.functions))
             Game(lab, yours, run, source).play()
-            if wrong := first(lab.find_faults(run)):
+            if wrong := first(lab.examine(yours, run)) or first(lab.find_faults(run)):
                 is_nan = any(is_spoiled(vector) for result in run.results for vector in result.values())
                 raise Fault("wrong", wrong + _SPOILED * is_nan)
             if run.damage:

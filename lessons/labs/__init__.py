@@ -3,6 +3,7 @@
 from lessons.lab import Lab
 from lessons.labs.compression import Compression
 from lessons.labs.links import Links
+from lessons.labs.logarithms import Logarithms
 from lessons.labs.lost_updates import LostUpdates
 from lessons.labs.memory import Memory
 from lessons.labs.not_waiting import NotWaiting
@@ -11,5 +12,6 @@ from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
 from lessons.labs.sharding import Sharding
 
-_ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory())
+_ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
+        Logarithms())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

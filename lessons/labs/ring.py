@@ -26,7 +26,7 @@ class Ring(Lab):
     )  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
-    formulas = FORMULAS
+    formulas: ClassVar[tuple[str, ...]] = FORMULAS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         return [{"vector": normal(case.length, case.dtype, chance)} for _ in range(case.n)]

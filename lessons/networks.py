@@ -1,0 +1,36 @@
+"""How long all-reduces of a student's take on one switch, or on racks, in virtual time. Raises RunFailed."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+import torch
+
+from lessons.lab import BANDWIDTH, LATENCY
+from lessons.report import Report
+from transports.base import Transport
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import Racks
+
+AllReduce = Callable[[Transport, torch.Tensor], object]
+
+
+def measure(
+    report: Report, all_reduces: Mapping[str, AllReduce], sizes: Sequence[int], n: int = 8, racks: int = 1
+) -> pd.DataFrame | str:
+    """Return the virtual milliseconds of each all-reduce among n ranks, by the bytes of their vectors.
+
+    Cards carry 1 Gbit/s and a message takes 50 us besides. Each of several racks has one uplink, as fast as a card.
+    """
+    if not report.right:
+        return "not measured: first have the check say that it is right"
+    network = Racks(n, BANDWIDTH, LATENCY, racks, BANDWIDTH)
+
+    def seconds(all_reduce: AllReduce, nbytes: int) -> float:
+        def be(transport: Transport) -> float:
+            all_reduce(transport, transport.allocate(nbytes // 4))
+            return transport.now()
+
+        return max(VirtualTime(network, lambda *_: 0.0).launch(be, n))
+
+    times = {name: [1000 * seconds(one, nbytes) for nbytes in sizes] for name, one in all_reduces.items()}
+    return pd.DataFrame(times, index=pd.Index(sizes, name="bytes"))

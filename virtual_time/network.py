@@ -50,6 +50,10 @@ class Network(ABC):
         kind = InOrder if self.sharing == IN_ORDER else Fair
         return kind(agenda, self.delay)
 
+    def way(self, src: int, dst: int) -> tuple[int, int]:
+        """Return whose messages wait for each other, and have a latency: those from one rank to another."""
+        return src, dst
+
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:
         """Return the cards that a message passes, in their order: from `sends[src]` to `receives[dst]`."""

@@ -37,7 +37,7 @@ from records import tables
 from records.atomic import check_writable_by, write_atomically
 from records.errors import UsageError
 from torch_scripts.command import is_script, simulate_script
-from training.checks import check_network, default_n_gpus, resolve
+from training.checks import default_n_gpus, resolve
 from training.command_line import guarded, parse_with
 from training.options import Options
 from training.preflight import prepare
@@ -54,7 +54,6 @@ from virtual_time.meta_models import sizes_of
 from virtual_time.network import Network
 from workloads.data import Data
 
-BANDWIDTH, LATENCY = "10gbit", "50us"  # a simulation's defaults
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
 
@@ -165,7 +164,7 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
     """Find whatever is wrong before anything is written; return what a run is made of. Raises UsageError."""
     options = fit(options)
     cluster.check_compute()
-    network = cluster.network(options)
+    network = cluster.make_network(options)
     deaths = cluster.deaths(options.strategy, options.roles)
     launcher = VirtualTime(network, lambda *_: 0.0).launcher()
     data = prepare(resolve(options, launcher), launcher)
@@ -185,14 +184,8 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    bandwidth, latency = options.bandwidth, options.latency
-    if options.network is None:
-        bandwidth, latency = bandwidth or BANDWIDTH, latency or LATENCY
-    elif bandwidth or latency:
-        raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
     n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
-    check_network(options, n_gpus)
-    options = dataclasses.replace(options, device="cpu", n_gpus=n_gpus, bandwidth=bandwidth, latency=latency)
+    options = clusters.with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
     clusters.check_memory(options)
     return options
 
@@ -235,7 +228,7 @@ def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any])
     """Return what all runs of a sweep have alike, for the title of its figure."""
     values = {
         "parameters": chosen.parameters, "layers": chosen.layers if chosen.layers > 1 else None,
-        "bandwidth": options.bandwidth or BANDWIDTH, "latency": options.latency or LATENCY,
+        "bandwidth": options.bandwidth or clusters.BANDWIDTH, "latency": options.latency or clusters.LATENCY,
         "compute": chosen.compute, "flops": chosen.flops, "batch_size": options.batch_size,
         "jitter": options.jitter or None,
     }  # fmt: skip

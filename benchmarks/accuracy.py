@@ -85,7 +85,7 @@ class Clock:
         options, model = replace(point.options, jitter=self.jitter), build(point.network)
         layout = layout_of(model)
         sizes = Sizes(layout.n, 0, layout, tuple(p.numel() / layout.n for p in model.parameters()))
-        network = ClusterOptions().network(replace(options, latency=f"{self.latency * 1e9:.0f}ns"))
+        network = ClusterOptions().make_network(replace(options, latency=f"{self.latency * 1e9:.0f}ns"))
         phases = self.phases[f"{point.network} {point.strategy.name}"]
         time = VirtualTime(
             network, Compute(options, phases), compute=False, cores=len(usable_cores()), copying=self.copying

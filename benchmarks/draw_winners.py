@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from records.atomic import write_atomically
 
 COLOURS = {
-    "all_gather": "#f0e442", "naive_all_reduce": "#222222", "recursive_doubling": "#e69f00",
+    "all_gather": "#f0e442", "naive_all_reduce": "#999999", "recursive_doubling": "#e69f00",
     "halving_doubling": "#56b4e9", "swing": "#cc79a7", "double_tree": "#009e73", "ring_all_reduce": "#0072b2",
     "hierarchical_ring": "#d55e00",
 }  # fmt: skip
@@ -24,7 +24,7 @@ _CROSS: Any = {"marker": "X", "s": 34, "facecolors": "white", "edgecolors": "bla
 
 def draw(table: pd.DataFrame, missed: "pd.Series[bool]", borders: Mapping[str, Borders], out: Path) -> None:
     """Draw a panel for each network of the table. `missed`: where the closed forms choose another."""
-    figure = Figure((12, 4.6), layout="constrained")
+    figure = Figure((10.5, 4.4), layout="constrained")
     panels = figure.subplots(1, len(borders), squeeze=False)[0]
     for axes, (name, of_network) in zip(panels, borders.items(), strict=True):
         at = table["network"] == name
@@ -36,7 +36,7 @@ def draw(table: pd.DataFrame, missed: "pd.Series[bool]", borders: Mapping[str, B
     axes.scatter([], [], label="they choose another", **_CROSS)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     with write_atomically(out) as path:
-        figure.savefig(path, dpi=100, format="png")
+        figure.savefig(path, dpi=120, format="png")
 
 
 def _map(axes: Axes, of: pd.DataFrame, missed: pd.DataFrame, borders: Borders) -> None:

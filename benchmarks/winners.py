@@ -69,7 +69,7 @@ def network(place: str, N: int) -> Network:
     """Return the network of N ranks, as simulate.py makes it."""
     bandwidth, latency, rack_bandwidth, _ = PLACES[place]
     cluster = NetworkOptions(racks=N // RACK if rack_bandwidth else 1, rack_bandwidth=rack_bandwidth)
-    return cluster.network(Options(n_gpus=N, bandwidth=bandwidth, latency=latency))
+    return cluster.make_network(Options(n_gpus=N, bandwidth=bandwidth, latency=latency))
 
 
 def all_reduces(network: Network, nbytes: float) -> Iterator[AllReduceSGD]:

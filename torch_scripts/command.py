@@ -27,7 +27,7 @@ from torch_scripts.script import Script
 from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from training.options import Options, read_unit
 from transports.units import seconds
-from virtual_time.cluster import NetworkOptions, busiest, shares_of
+from virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -48,10 +48,12 @@ class _Options:
 class ClusterScript(NetworkOptions, _Options):
     """A script of yours with torch.distributed, on a virtual cluster, one rank a machine."""
 
-    bandwidth: str = "10gbit"
-    """Of each rank's card, for each direction."""
-    latency: str = "50us"
-    """Of every message."""
+    bandwidth: str | None = None
+    """Of each rank's card, for each direction. Default: 10gbit."""
+    latency: str | None = None
+    """Of every message. Default: 50us."""
+    network: str | None = None
+    """A file of ranks and links in place of them: see transports/graph.py."""
     compute: str | None = None
     """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
     each rank's thread takes on this machine."""
@@ -93,7 +95,10 @@ def simulate_script(given: Sequence[str], description: str) -> None:
     options, script = _read(given, ClusterScript, description)
     if options.all_reduce not in ALL_REDUCES:
         raise UsageError(f"--all_reduce {options.all_reduce}: unknown; there are {', '.join(ALL_REDUCES)}")
-    network = options.network(Options(n_gpus=options.n_gpus, bandwidth=options.bandwidth, latency=options.latency))
+    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
+    linked = with_link(Options(**link))
+    network = options.make_network(linked)
+    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     stem = Path(options.script).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
@@ -156,7 +161,8 @@ def _write(options: ClusterScript, script: Script, cluster: Cluster, events: Run
 
 def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
     """Return what is shown of a run."""
-    world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", "bandwidth": options.bandwidth}
+    between = {"network": options.network} if options.network else {"bandwidth": options.bandwidth}
+    world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
     lines = [tables.summary(table, world)]
     if len(ends := cluster.ranks[0].passes) > 1:
         lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")

@@ -159,7 +159,7 @@ class Cluster(Engine[VirtualRank]):
             self.receives.append(pending)
             if sends := self.sends_for(pending):  # whose sender learns of the receive a latency later
                 first = min(sends, key=lambda send: send.ended_at)
-                self._carry(first, pending, rank.clock + self.world.network.latency)
+                self._carry(first, pending, rank.clock + self.world.network.delay(pending.rank, first.rank))
 
     def wait(self, pending: Pending) -> None:
         """See Engine."""
@@ -251,9 +251,13 @@ class _Part:
     network: Network
     members: Sequence[int]
 
+    def way(self, src: int, dst: int) -> tuple[int, int]:
+        """See Network."""
+        return self.members[src], self.members[dst]
+
     def path(self, src: int, dst: int) -> list[Card]:
         """See Network."""
-        return self.network.path(self.members[src], self.members[dst])
+        return self.network.path(*self.way(src, dst))
 
 
 class _Log(Recorder):

@@ -51,7 +51,8 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
         raise UsageError(
             f"--n_gpus {n_gpus}: {launcher.name} started {launcher.world_size} processes; leave --n_gpus out"
         )
-    check_network(options, n_gpus)
+    options = dataclasses.replace(options, n_gpus=n_gpus)
+    check_network(options)
     least, most = strategy.traits.ranks
     if most is not None and n_gpus > most:
         own = [f"--{option.name}" for option in dataclasses.fields(strategy)]
@@ -67,15 +68,17 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     _check_amp(options, device)
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     return dataclasses.replace(
-        options, n_gpus=n_gpus, device=device,
+        options, device=device,
         run_name=options.run_name or run_name.replace(":", ".").replace("/", ".")[:200],
     )  # fmt: skip
 
 
-def check_network(options: Options, n_gpus: int) -> None:
-    """Check that --network is of so many ranks. Raises UsageError."""
-    if (graph := options.graph) and graph.ranks != n_gpus:
-        raise UsageError(f"--n_gpus {n_gpus}: --network {options.network} has {graph.ranks} ranks; give as many")
+def check_network(options: Options) -> None:
+    """Check that --network is of as many ranks as there are. Raises UsageError."""
+    if (graph := options.graph) and graph.ranks != options.n_gpus:
+        raise UsageError(
+            f"--n_gpus {options.n_gpus}: --network {options.network} has {graph.ranks} ranks; give as many"
+        )
 
 
 def default_n_gpus(options: Options, device: str) -> int:

@@ -72,7 +72,8 @@ def _block(strategy: type[Strategy]) -> list[str]:
     for path, how in ((cost.path, ""), (cost.in_order, ", where cards pass messages in order")):
         if path:
             when = ", while it computes" if path.while_computing else ""
-            lines += [f"    one by one       {path.messages} messages, {path.bytes} bytes{when}{how}"]
+            line = f"    one by one       {path.messages} messages, {path.bytes} bytes{when}{how}"
+            lines += textwrap.wrap(line, 120, subsequent_indent=" " * 21)
     return lines
 
 

@@ -1,5 +1,6 @@
 """The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from records.errors import UsageError
 from records.machine import free_memory
 from strategies import STRATEGIES, Strategy
 from strategies.common.replica import trained
+from training.checks import check_network
 from training.evaluation import REPORTER
 from training.options import Options, read_unit
 from training.passes import Stretch
@@ -21,11 +23,23 @@ from virtual_time.network import Linked, Network, OneSwitch, Racks
 from workloads import models
 from workloads.data import Data
 
+BANDWIDTH, LATENCY = "10gbit", "50us"  # a simulation's defaults
 LATE = 0.8
 """The weight of a message that finds others at its receiver's card, where messages share cards fairly."""
 _SHOWN = 6  # cards
 _ROUNDING = 1e-9  # of the parts of a pass
 _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least, and for each rank that it may talk to
+
+
+def with_link(options: Options) -> Options:
+    """Return the options with a simulation's bandwidth and latency where none is given. Raises UsageError."""
+    if options.network is None:
+        bandwidth, latency = options.bandwidth or BANDWIDTH, options.latency or LATENCY
+        return dataclasses.replace(options, bandwidth=bandwidth, latency=latency)
+    if options.bandwidth or options.latency:
+        raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
+    check_network(options)
+    return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +56,7 @@ class NetworkOptions:
     overhead: str = "0s"
     """For how long a message occupies each of its two cards, whatever its length, such as 2us."""
 
-    def network(self, options: Options) -> Network:
+    def make_network(self, options: Options) -> Network:
         """Return the network of the ranks of a run. Raises UsageError."""
         world_size, link = options.world_size, options.link
         shared: dict[str, Any] = {"sharing": self.sharing, "late": LATE}

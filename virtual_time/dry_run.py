@@ -173,7 +173,7 @@ def check_model(
 ) -> Options:
     """Check what does not depend on how long a step computes; return the options, filled in. Raises UsageError."""
     _check_options(options, parameters, steps, layers)
-    launcher = VirtualTime(cluster.network(options), lambda *_: 0.0).launcher()
+    launcher = VirtualTime(cluster.make_network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
     footprints.state_bytes(options, 2)
     if not options.codec.on_meta:
@@ -223,7 +223,7 @@ def phases_of(options: Options, cluster: ClusterOptions, parameters: float | Non
 
 
 def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], job: StepsJob, quiet: bool) -> DryRun:
-    network = cluster.network(options)
+    network = cluster.make_network(options)
     time = VirtualTime(network, Compute(options, phases), compute=False, **cluster.machine())
     passed: dict[str, list[tuple[float, float]]] = {}
     reports = Counter[str]()

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from transports.card import FAIR, IN_ORDER, Card
-from transports.graph import Graph
+from transports.graph import Edge, Graph
 from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
 
@@ -49,6 +49,10 @@ class Network(ABC):
         self.__post_init__()
         kind = InOrder if self.sharing == IN_ORDER else Fair
         return kind(agenda, self.delay)
+
+    def way(self, src: int, dst: int) -> tuple[int, int]:
+        """Return whose messages wait for each other, and have a latency: those from one rank to another."""
+        return src, dst
 
     @abstractmethod
     def path(self, src: int, dst: int) -> list[Card]:
@@ -103,7 +107,8 @@ class Linked(Network):
     """A graph of links; a message passes all links of the way of least latency at once, and shares them."""
 
     def __init__(self, graph: Graph, **shared: Any) -> None:
-        self._ways = cache(graph.ways)
+        self._last_links = cache(graph.last_links)
+        self._way = cache(self._find_way)
         self._graph = graph
         super().__init__(graph.ranks, max((edge.bandwidth for edge in graph.edges), default=1.0), 0.0, **shared)
 
@@ -117,8 +122,15 @@ class Linked(Network):
 
     def path(self, src: int, dst: int) -> list[Card]:
         """See Network."""
-        return [self._cards[edge[:2]] for edge in self._ways(src)[dst]]
+        return [self._cards[edge[:2]] for edge in self._way(src, dst)]
 
     def delay(self, src: int, dst: int) -> float:
         """See Network."""
-        return sum(edge.latency for edge in self._ways(src)[dst])
+        return sum(edge.latency for edge in self._way(src, dst))
+
+    def _find_way(self, src: int, dst: int) -> list[Edge]:
+        way: list[Edge] = []
+        while dst != src:
+            way.append(self._last_links(src)[dst])
+            dst = way[-1].src
+        return way[::-1]

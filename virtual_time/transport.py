@@ -89,7 +89,7 @@ class Simulated(Member):
         cards: Sequence[Card] = self.network.path(self.rank, dst)
         if self.ranks.cores:
             cards = (*cards, *self.ranks.cores.copies)
-        self.world.sharing.send(Flow((self.rank, dst), cards, nbytes, left, arrive), self.clock)
+        self.world.sharing.send(Flow(self.network.way(self.rank, dst), cards, nbytes, left, arrive), self.clock)
         return work, nbytes
 
     def _deliver(self, message: Message, dst: int, life: int) -> None:

@@ -16,6 +16,7 @@ from greenlet import getcurrent, greenlet
 
 from strategies.collectives import AllReduce
 from transports.base import Message, Transport, Work
+from transports.messages import as_vector
 
 MOST_RANKS = 24  # whose sets leave bits for the numbers of elements
 
@@ -33,6 +34,8 @@ def find_fault(all_reduce: AllReduce, N: int, length: int) -> str | None:
     """
     if not 1 <= N <= MOST_RANKS:
         raise ValueError(f"{N} ranks: must be from 1 to {MOST_RANKS}")
+    if length > (most := (1 << 63 - 2 * N) // N - 1):
+        raise ValueError(f"length {length}: the numbers of so many elements need more bits; take at most {most}")
     ranks: list[_Rank] = []
     ranks += [_Rank(rank, N, length, ranks) for rank in range(N)]
     try:
@@ -64,6 +67,7 @@ class _Sent(Work):
     @property
     def done(self) -> bool:
         """See Work."""
+        self.sender.look()
         self.sender.learn(self.read)
         return bool(self.read)
 
@@ -93,7 +97,9 @@ class _Rank:
         """Run on this rank. Raises _Fault."""
         try:
             n = all_reduce(self.vector, cast(Transport, self), 4**self.rank)
-        except (ValueError, TypeError, LookupError, RuntimeError) as error:
+        except _Fault:
+            raise
+        except Exception as error:
             self.fail(f"{type(error).__name__}: {error}")
         self.look()
         for sent in self.unread:
@@ -114,9 +120,10 @@ class _Rank:
         self.look()
         if dst not in self.peers:
             self.fail(f"sends to rank {dst}, which is no other of the {self.world_size}", self.received + 1)
-        self.check(value, f"sends to rank {dst}", self.received + 1)
-        in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self.memory
-        sent = _Sent(self, dst, value if in_place else value.clone(), n)
+        vector = as_vector(value)
+        self.check(vector, f"sends to rank {dst}", self.received + 1)
+        in_place = vector.untyped_storage().data_ptr() in self.memory
+        sent = _Sent(self, dst, vector if in_place else vector.clone(), n)
         self.unread += [sent] if in_place else []
         self.ranks[dst].inbox[self.rank, tag].append(sent)
         return sent
@@ -130,6 +137,9 @@ class _Rank:
         vector = torch.from_numpy(np.frombuffer(sent.was, np.int64).copy())
 
         def release() -> None:
+            self.refuse(
+                vector.numpy() != np.frombuffer(sent.was, np.int64), vector, f"writes into what rank {src} sent"
+            )
             vector.zero_()  # so that who reads it later has nothing
             sent.read = self.tick()
 

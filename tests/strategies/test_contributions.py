@@ -114,6 +114,44 @@ def not_received(vector: torch.Tensor, transport: Transport, n: int) -> int:
     return recursive_doubling(vector, transport, n)
 
 
+def asks_too_late(vector: torch.Tensor, transport: Transport, n: int) -> int:
+    """Rank 0 overwrites what rank 1 was as quick to read, and then asks whether it has."""
+    n = gather_and_add(vector, transport, n)
+    if transport.rank == 0:
+        sent = transport.isend(vector, 1, "sum")
+        transport.recv(2, "later").release()
+        vector.zero_()
+        if not sent.done:
+            sent.wait()
+    elif transport.rank == 1:
+        transport.recv(0, "sum").copy_to(vector)
+    else:
+        transport.isend(vector, 0, "later").wait()
+    return n
+
+
+def adds_where_it_reads(vector: torch.Tensor, transport: Transport, n: int) -> int:
+    """What comes is the sender's memory."""
+    sent = transport.isend(vector, 1 - transport.rank, "sum", n=n)
+    with transport.recv(1 - transport.rank, "sum") as received:
+        total = received.vector.add_(vector).clone()
+        n += received.n
+    sent.wait()
+    vector.copy_(total)
+    return n
+
+
+def by_every_other_element(vector: torch.Tensor, transport: Transport, n: int) -> int:
+    """Right: what does not lie in one piece is sent as a copy."""
+    total = n
+    for i in (0, 1):
+        transport.isend(vector[i::2], 1 - transport.rank, "part", n=n)
+        with transport.recv(1 - transport.rank, "part") as received:
+            vector[i::2].add_(received.vector)
+            total = n + received.n
+    return total
+
+
 PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
     (ring_that_returns, 4, 8, "rank 2, round 6: returns before rank 3 has read what it sent in round 4"),
     (add_twice_after_folding, 3, 4, "rank 1, round 2: has rank 1's contribution more than once, elements 0 to 3"),
@@ -136,6 +174,14 @@ PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
     (to_other_elements, 2, 4, "rank 1, round 1: has contributions to other elements, elements 2 to 3"),
     (released, 2, 4, "rank 0, round 1: has what has not come, elements 0 to 3"),
     (not_received, 2, 4, "rank 0, round 1: has ended without the 'spare' that rank 1 sent in round 1"),
+    (asks_too_late, 3, 4, "rank 0, round 3: overwrites what rank 1 may not have read, elements 0 to 3"),
+    (adds_where_it_reads, 2, 4, "rank 1, round 1: writes into what rank 0 sent"),
+    (
+        lambda vector, transport, n: n // 0,
+        2,
+        4,
+        "rank 0, round 1: ZeroDivisionError: integer division or modulo by zero",
+    ),
     (lambda vector, transport, n: n, 2, 4, "rank 0, round 1: ends without rank 1's contribution, elements 0 to 3"),
     (lambda *given: recursive_doubling(*given) and 7, 2, 4, "rank 0, round 1: returns another n than the sum of all"),
 ]
@@ -144,6 +190,18 @@ PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
 @pytest.mark.parametrize(("all_reduce", "N", "length", "fault"), PLANTED)
 def test_what_is_planted_is_found(all_reduce: AllReduce, N: int, length: int, fault: str) -> None:
     assert find_fault(all_reduce, N, length) == f"N = {N}, length {length}: {fault}"
+
+
+def test_a_slice_that_is_not_in_one_piece_has_no_fault() -> None:
+    assert find_fault(by_every_other_element, 2, 5) is None
+
+
+def test_a_vector_has_as_many_elements_as_there_are_bits_for_their_numbers() -> None:
+    assert find_fault(ring_all_reduce, 24, 1364) is None
+    with pytest.raises(
+        ValueError, match="length 1365: the numbers of so many elements need more bits; take at most 1364"
+    ):
+        find_fault(ring_all_reduce, 24, 1365)
 
 
 @pytest.mark.parametrize("N", [0, 25])

@@ -14,16 +14,19 @@ import torch
 import simulate
 from benchmarks import ddp_steps
 from records.errors import RunFailed
+from tests.graphs import FOLDER
 from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS
 from torch_scripts import threads
 from torch_scripts.collectives import plans
 from torch_scripts.script import Script
 from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from transports.units import PAYLOAD
 from virtual_time.network import OneSwitch
 from virtual_time.ranks import Deadlock
 
 STEPS = ddp_steps.__file__
+RING = str(FOLDER / "ring-8.json")
 BANDWIDTH, LATENCY = 125e6, 50e-6
 PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of steps.py's model
 
@@ -147,6 +150,21 @@ def test_the_process_is_as_before() -> None:
     assert not torch.distributed.is_initialized()
 
 
+def test_groups_without_a_common_rank_do_not_wait_for_each_other() -> None:
+    one, both = (max(rank.clock for rank in run("groups.py", 4, *pairs).ranks) for pairs in ("0", "01"))
+    assert one == both == pytest.approx(2 * (LATENCY + 2000 / BANDWIDTH))
+
+
+def test_a_group_has_the_links_between_its_ranks(tmp_path: Path) -> None:
+    """Ranks 4 and 5 of a ring of eight: from 4 to 5 is one link, and back seven."""
+    given = ["--script", str(SCRIPTS / "groups.py"), "--n_gpus=8", f"--network={RING}", "--compute=0s"]
+    code, text = said_by(lambda: simulate.main([*given, f"--results_dir={tmp_path}", "--run_name=run", "--", "2"]))
+    assert code == 0, text
+    assert f"network {RING}" in text
+    seconds = pd.read_csv(tmp_path / "run.csv")["epoch_s"].max()
+    assert seconds == pytest.approx(8 * 2e-6 + 2 * 2000 / (1.25e9 * PAYLOAD)), "a half there and a sum back"
+
+
 def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path) -> None:
     given = ["--script", str(STEPS), "--n_gpus=4", "--bandwidth=1gbit", "--compute=20ms",
              f"--results_dir={tmp_path}", "--run_name=run", "--", "4", "3"]  # fmt: skip
@@ -172,6 +190,8 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
         (["--script", __file__, "--bandwidth", "fast"], "--bandwidth fast: write a bandwidth"),
         (["--script", __file__, "--compute", "long"], "--compute long: write a time"),
         (["--script", __file__, "--racks", "9"], "--racks 9: must be from 1"),
+        (["--script", __file__, f"--network={RING}"], f"--n_gpus 2: --network {RING} has 8 ranks; give as many"),
+        (["--script", __file__, f"--network={RING}", "--latency", "1us"], "--network says them, link by link"),
     ],
 )
 def test_bad_input_is_one_line(given: list[str], says: str, tmp_path: Path) -> None:

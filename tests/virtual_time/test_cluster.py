@@ -29,15 +29,15 @@ ROLES = ["server", "worker", "worker", "worker"]
 
 def test_a_network_is_what_its_options_say() -> None:
     options = resolve(Options(n_gpus=4, bandwidth="1gbit", latency="50us"))
-    network = ClusterOptions().network(options)
+    network = ClusterOptions().make_network(options)
     assert isinstance(network, OneSwitch)
     assert (network.world_size, network.bandwidth, network.latency) == (4, 125e6 * PAYLOAD, pytest.approx(50e-6))
     assert network.overhead == 0
-    assert ClusterOptions(overhead="2us").network(options).overhead == pytest.approx(2e-6)
-    racks = ClusterOptions(racks=2).network(options)
+    assert ClusterOptions(overhead="2us").make_network(options).overhead == pytest.approx(2e-6)
+    racks = ClusterOptions(racks=2).make_network(options)
     assert isinstance(racks, Racks)
     assert (racks.racks, racks.rack_bandwidth) == (2, 125e6 * PAYLOAD)
-    racks = ClusterOptions(racks=2, rack_bandwidth="10gbit").network(options)
+    racks = ClusterOptions(racks=2, rack_bandwidth="10gbit").make_network(options)
     assert isinstance(racks, Racks)
     assert racks.rack_bandwidth == 1.25e9 * PAYLOAD
 
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
     cluster = ClusterOptions(**options)
     with pytest.raises(UsageError, match=rf"^{re.escape(message)}.*\Z"):  # noqa: PT012 - any of the three may refuse
         cluster.check_compute()
-        cluster.network(resolve(Options(n_gpus=4, bandwidth="10gbit")))
+        cluster.make_network(resolve(Options(n_gpus=4, bandwidth="10gbit")))
         cluster.deaths(AsyncParamServer(), ROLES)
 
 

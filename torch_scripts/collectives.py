@@ -1,6 +1,6 @@
 """What the collectives of a process group send: each a function of (outs, ins, root, op, transport) of one rank.
 
-`outs` and `ins` are vectors. The all-reduce is one of `strategies/collectives.py`; a reduce-scatter and an all-gather
+`outs` and `ins` are vectors. The all-reduce is one of `strategies/all_reduce/`; a reduce-scatter and an all-gather
 are the ring's halves; a broadcast goes along a binomial tree; a barrier takes log2 N rounds. In all others, vectors go
 straight from rank to rank.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from strategies.collectives import ALL_REDUCES, all_gather, reduce_scatter
+from strategies.collectives import all_gather, reduce_scatter
+from strategies.common.expected import candidates
 from virtual_time.transport import Simulated
 
 Vectors = Sequence[torch.Tensor]
@@ -38,7 +39,10 @@ def _all_reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, tran
         _combine(vector, [vector.clone()] * N, op, transport)
     elif N > 1:
         transport.lend(vector)
-        ALL_REDUCES[name](vector, transport)
+        assert transport.rates is not None, "a script's network is one switch, or racks"
+        all_reduce = candidates(N, vector.nbytes, transport.rates)[name]
+        all_reduce.transport = transport
+        all_reduce.all_reduce(vector, 0)
         _divide(vector, op, N)
 
 

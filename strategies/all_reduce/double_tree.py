@@ -96,8 +96,9 @@ class DoubleTree(AllReduceSGD):
         what is sent ahead delays what follows: up to 1/4 more. Odd N: up to 1/2 more, for rank 0 serves both trees.
         """
         h = "ceil(log2(N))"
-        path = Traffic(f"2 {h}", f"(2 {h} - 1 + (segments - 1) min(2, N - 1)) P / segments")
-        return Cost(worker=Traffic("4 (N - 1) segments / N", "2 (N - 1) P / N"), path=path)
+        halves = f"(2 {h} - 1 + (segments - 1) min(2, N - 1))"
+        path = Traffic(f"2 {h}", f"{halves} G / segments", in_turn=f"2 {halves}")
+        return Cost(worker=Traffic("4 (N - 1) segments / N", "2 (N - 1) G / N"), path=path)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `double_tree`."""

@@ -107,7 +107,7 @@ def simulate_script(given: Sequence[str], description: str) -> None:
             recorder.write_to(Path(folder) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=None) as progress:
             cluster = run_in_virtual_time(
-                script, network, recorders, compute, plans(options.all_reduce), options.seed, progress
+                script, network, recorders, compute, plans(options.all_reduce, network.rates), options.seed, progress
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)

@@ -24,7 +24,7 @@ class Recorded:
     deaths: list[dict[str, Any]]
     parameter_hash: str
     machine: dict[str, Any]
-    taken: str  # the algorithm, if it was chosen when the run began
+    repeat: str  # the option that repeats what was chosen when it began
 
 
 def load(path: str) -> Recorded:
@@ -38,7 +38,7 @@ def load(path: str) -> Recorded:
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],
-            metadata.get("choice", {}).get("algorithm", ""),
+            metadata.get("choice", {}).get("repeat", ""),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error

@@ -210,7 +210,7 @@ def _check_replay(options: Options, path: str) -> None:
     run = replay.load(path)
     with naming("--replay"):
         recorded = check_recorded(run.options, path, type(options.strategy), type(options.codec))
-    choice = f" and --algorithm {run.taken}" if run.taken else ""
+    choice = f" and {run.repeat}" if run.repeat else ""
     refused = {
         f"was synchronous ({options.strategy.name}): run it again with its options{choice}, nothing else decides its "
         "result":

@@ -81,7 +81,7 @@ class FastestAllReduce(AllReduceSGD):
             seconds, why = self._time(known, nbytes), "as timed"
         us = {name: 1e6 * (of or 0.0) for name, of in seconds.items()}
         name = min(us, key=us.__getitem__)
-        return Choice(name, asdict(known[name]), f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
+        return Choice(name, asdict(known[name]), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
 
     def _time(self, known: dict[str, AllReduceSGD], nbytes: float) -> dict[str, float | None]:
         """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""
@@ -118,7 +118,7 @@ class FastestAllReduce(AllReduceSGD):
         return found
 
     def _take(self, choice: Choice) -> None:
-        kind = all_reduces()[choice.algorithm]
+        kind = all_reduces()[choice.taken]
         self.choice = choice  # type: ignore[misc]
         self.taken = kind(**choice.options)  # type: ignore[misc]
         self.taken.transport = self.transport

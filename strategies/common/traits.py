@@ -103,15 +103,16 @@ class Footprint:
 class Choice:
     """What an algorithm that chooses between others has chosen when it began, for the records."""
 
-    algorithm: str
+    taken: str
     options: dict[str, Any]
+    repeat: str  # the option that takes it again
     why: str
     us: dict[str, float]  # microseconds of each, as expected or timed
 
     def text(self) -> str:
         """Return it in one line."""
         found = ", ".join(f"{name} {self.us[name]:.4g}" for name in sorted(self.us, key=self.us.__getitem__))
-        return f"{self.algorithm}, {self.why}; us: {found}"
+        return f"{self.taken}, {self.why}; us: {found}"
 
 
 @dataclass(frozen=True)

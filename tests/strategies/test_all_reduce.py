@@ -173,3 +173,10 @@ def test_a_dry_run_shows_it() -> None:
     options = Options(strategy=FastestAllReduce(), n_gpus=8, bandwidth="1gbit", latency="1ms", device="cpu")
     text = dry_run(options, ClusterOptions(compute="1s"), 1e8, quiet=True).text()
     assert "\ntook            halving_doubling, by the closed forms" in text
+
+
+def test_an_overhead_leaves_fewer_segments_and_on_racks_no_form() -> None:
+    racks, ring = Rates(1e8, 1e-5, racks=2, rack_bandwidth=1e7), all_reduces()["ring"]()
+    assert (expect(ring, 8, 4000, racks) is None, expect(ring, 8, 4000, replace(racks, overhead=1e-5))) == (False, None)
+    trees = [candidates(8, 10**6, Rates(1e8, 1e-5, overhead))["double_tree"] for overhead in (0.0, 1e-3)]
+    assert [asdict(tree)["segments"] for tree in trees] == [64, 3]

@@ -30,7 +30,7 @@ from benchmarks.common import Row, Settings, figures, main
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
-from launchers.devices import usable_cores
+from records.machine import usable_cores
 from strategies import Strategy
 from strategies.common.forms import predict
 from strategies.common.replica import layout_of

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import under_mpirun
 from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
-from launchers.devices import usable_cores
+from records.machine import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
 from strategies.collectives import naive_all_reduce, ring_all_reduce

@@ -16,9 +16,9 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.networks import new_batch, new_network
-from launchers.devices import usable_cores
 from launchers.launcher import Job
 from launchers.torchrun import launcher
+from records.machine import usable_cores
 from strategies import Strategy
 from training.checks import resolve
 from training.options import Options

@@ -16,45 +16,18 @@ from tqdm import tqdm
 
 from benchmarks.draw_winners import draw
 from experiments.measured import KEPT, ROOT
-from records.formulas import evaluate
-from strategies import (
-    AllGather,
-    DoubleTree,
-    HalvingDoubling,
-    HierarchicalRing,
-    NaiveAllReduce,
-    RecursiveDoubling,
-    RingAllReduce,
-    Swing,
-)  # fmt: skip
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.forms import predict
+from strategies.common import expected
+from strategies.common.expected import candidates
 from training.options import Options
 from transports.base import Transport
 from virtual_time.cluster import NetworkOptions
 from virtual_time.launcher import VirtualTime
-from virtual_time.network import Network, Racks
+from virtual_time.network import Network
 
 OUT, PICTURE = KEPT / "winners.csv", ROOT / "media" / "winners.png"
 TIE = 1e-3
 SIZES = tuple(2**i for i in range(8, 27))
-SEGMENTS = 64  # of the double tree, at most: without --overhead, more never cost
-ON_RACKS = {
-    "all_gather": "a + P max((N - 1) b, k (N - k) u)",
-    "naive_all_reduce": "2 a + 2 P max((N - 1) b, (N - k) u)",
-    "recursive_doubling": "(L + 2 f) a + P ((f + log2(k)) b + (k log2(p / k) + f k / 2) u)",
-    "halving_doubling": "2 (L + f) a + 2 P ((f + 1 - (1 + f) / k) b + (f / 2 + 1 - k / p) u)",
-    "swing": "max(2 (L + f) a + P ((2 f + 1) b + (S + 1 / 2) u), (5 + 2 f) a + P ((2 f + 1) b + 2 S u))",
-    "double_tree": "2 ceil(log2(N)) a + P max(2 b, (2 + (R > 3) (1 + R % 2)) u)",
-    "ring_all_reduce": "max(a + 2 (N - 1) P u / N, 2 (N - 1) (a + P b / N) + 2 R P (u - b) / N)",
-    "hierarchical_ring": "2 (k - 1) (a + P b / k) + 2 (R - 1) (a + P u / R)",
-}
-"""Seconds on R > 1 racks of k = 2^i > 2 ranks: a the latency, b and u the seconds a byte of a card and of an uplink.
-
-f: whether N > p, so that ranks fold inside racks. S: the vectors that Swing sends from a rack in the reduce-scatter.
-Of a ring and Swing the greater: the messages that wait for each other, of which half of a rack's go at a time from the
-third round of Swing on; or all that passes an uplink, without a pause.
-"""
 
 FLAT, RACK = (*range(2, 18), 20, 24, 32), 4
 PLACES = {
@@ -74,10 +47,8 @@ def network(place: str, N: int) -> Network:
 
 def all_reduces(network: Network, nbytes: float) -> Iterator[AllReduceSGD]:
     """Yield the all-reduces that are compared."""
-    yield from (AllGather(), NaiveAllReduce(), RecursiveDoubling(), HalvingDoubling(), Swing(), RingAllReduce())
-    yield DoubleTree(segments=max(1, min(SEGMENTS, int(nbytes) // 8)))
-    if isinstance(network, Racks):
-        yield HierarchicalRing(rack=RACK)
+    assert network.rates is not None
+    yield from candidates(network.world_size, nbytes, network.rates).values()
 
 
 def simulate(strategy: AllReduceSGD, network: Network, nbytes: int) -> float:
@@ -94,16 +65,10 @@ def simulate(strategy: AllReduceSGD, network: Network, nbytes: int) -> float:
 
 def expect(strategy: AllReduceSGD, network: Network, nbytes: float) -> float:
     """Return the same in closed form."""
-    N = network.world_size
-    if not isinstance(network, Racks):
-        found = predict(strategy, N, round(nbytes), 0.0, network.bandwidth, network.latency)
-        assert found is not None
-        return found
-    k, L = RACK, N.bit_length() - 1
-    S = sum(min(k, abs((1 - (-2) ** i) // 3 - 1)) / 2**i for i in range(1, L + 1))  # ranks with a partner away
-    values = {"N": N, "k": k, "R": network.racks, "L": L, "p": 1 << L, "f": int(N > 1 << L), "S": S, "P": nbytes}
-    seconds = {"a": network.latency, "b": 1 / network.bandwidth, "u": 1 / network.rack_bandwidth}
-    return evaluate(ON_RACKS[strategy.name], values | seconds)
+    assert network.rates is not None
+    found = expected.expect(strategy, network.world_size, nbytes, network.rates)
+    assert found is not None
+    return found
 
 
 def choose(network: Network, nbytes: float) -> str:

@@ -24,6 +24,7 @@ class Recorded:
     deaths: list[dict[str, Any]]
     parameter_hash: str
     machine: dict[str, Any]
+    repeat: str  # the option that repeats what was chosen when it began
 
 
 def load(path: str) -> Recorded:
@@ -37,6 +38,7 @@ def load(path: str) -> Recorded:
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],
+            metadata.get("choice", {}).get("repeat", ""),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error

@@ -18,6 +18,7 @@ from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Que
 from records.recorder import Recorder
 from strategies import Replica, Strategy
 from transports.base import NO_LIMIT, Transport
+from transports.card import Rates
 from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, Work, as_vector
 
@@ -53,6 +54,11 @@ class Ordered(Transport):
         self.unread: list[InPlace] = []
         self.races: list[str] = []
         self._newest = [0] * world_size  # by rank, the number of the last message that was taken
+
+    @property
+    def rates(self) -> Rates:
+        """See Transport: as there is no time, any will do."""
+        return Rates(1.0, 1.0)
 
     def now(self) -> float:
         """See Transport: the messages that have been sent."""

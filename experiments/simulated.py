@@ -16,11 +16,10 @@ import pandas as pd
 
 import simulate
 from experiments.experiment import Experiment, Store, attempt, diverged
-from launchers.devices import usable_cores
 from records.atomic import AnyPath
 from records.errors import RunFailed, UsageError
 from records.events import METERS
-from records.machine import git_commit, machine
+from records.machine import git_commit, machine, usable_cores
 from records.tables import SERVER, scores
 from records.tables import workers as trained
 from strategies import Strategy

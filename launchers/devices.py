@@ -1,6 +1,5 @@
 """What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -8,6 +7,7 @@ from functools import partial
 import torch
 
 from launchers.launcher import Job
+from records.machine import usable_cores
 from records.recorder import Recorder
 from transports.messages import Setup
 
@@ -31,13 +31,6 @@ def set_up(job: Job, rank: int, local: tuple[int, int] | None = None, cores: int
     # On a GPU the recorder waits for the work that is queued there.
     recorder = Recorder(rank, job.record, partial(torch.cuda.synchronize, device) if on_gpu else None)
     return Setup(device, job.timeout, recorder, job.link)
-
-
-def usable_cores() -> set[int]:
-    """Return the cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def use_share_of_cores(world_size: int, cores: int | None = None) -> None:

@@ -4,11 +4,12 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from launchers.devices import set_up, usable_cores
+from launchers.devices import set_up
 from launchers.environment import die_with_parent, started_by_mpirun
 from launchers.launcher import Job, Launcher
 from launchers.member import take_part
 from records.errors import RunFailed, UsageError, one_line
+from records.machine import usable_cores
 from transports.timing import RunningClock, sleep
 
 _PAUSE_S = 0.01

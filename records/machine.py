@@ -25,16 +25,22 @@ def machine() -> dict[str, Any]:
     """
     import torch  # here, because reading results must not wait for it
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
         "cpu": _of_proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
-        "cores": cores,
+        "cores": len(usable_cores()),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def usable_cores() -> set[int]:
+    """Return the cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def free_memory() -> int:

@@ -2,6 +2,7 @@
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.all_reduce import FastestAllReduce
 from strategies.all_reduce.double_tree import DoubleTree
 from strategies.all_reduce.fully_sharded import FullySharded
 from strategies.all_reduce.halving_doubling import HalvingDoubling
@@ -51,6 +52,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         DoubleTree,
         HierarchicalRing,
         Synthesised,
+        FastestAllReduce,
         ShardedRing,
         ShardedGradients,
         FullySharded,

@@ -153,9 +153,6 @@ def folded(all_reduce: AllReduce) -> AllReduce:
     return of_any_number
 
 
-ALL_REDUCES = {"ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add}
-
-
 def average(vector: torch.Tensor, transport: Transport) -> None:
     """Replace `vector` [P] on every rank by the mean over all ranks, in place. Raises PeerLost, WaitTimeout."""
     if vector.numel():

@@ -107,6 +107,8 @@ KNOWN = {
     ("training/options.py", "ring_all_reduce"),  # the default strategy
     ("training/options.py", "RingAllReduce"),
     ("training/ddp_hook.py", "all_gather"),  # torch's
+    *((f"torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "command")),
+    ("training/ddp_hook.py", "all_reduce"),
     ("torch_scripts/process_group.py", "all_gather"),
     ("torch_scripts/collectives.py", "all_gather"),
     ("virtual_time/network.py", "rack"),  # a network's own

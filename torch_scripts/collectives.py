@@ -1,6 +1,6 @@
 """What the collectives of a process group send: each a function of (outs, ins, root, op, transport) of one rank.
 
-`outs` and `ins` are vectors. The all-reduce is one of `strategies/collectives.py`; a reduce-scatter and an all-gather
+`outs` and `ins` are vectors. The all-reduce is one of `strategies/all_reduce/`; a reduce-scatter and an all-gather
 are the ring's halves; a broadcast goes along a binomial tree; a barrier takes log2 N rounds. In all others, vectors go
 straight from rank to rank.
 """
@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
-from strategies.collectives import ALL_REDUCES, all_gather, reduce_scatter
+from strategies.collectives import all_gather, reduce_scatter
+from strategies.common.expected import all_reduces, candidates
+from transports.card import Rates
 from virtual_time.transport import Simulated
 
 Vectors = Sequence[torch.Tensor]
 Plan = Callable[[Vectors, Vectors, int, Any, Simulated], None]
+Sums = tuple[str, Rates]
+ANY = Rates(1.0, 1.0)
 _SUMS = ("SUM", "AVG")
 _COMBINES = {
     "MIN": torch.minimum, "MAX": torch.maximum, "PRODUCT": torch.mul,
@@ -23,28 +27,32 @@ _COMBINES = {
 }  # fmt: skip
 
 
-def plans(all_reduce: str) -> dict[str, Plan]:
-    """Return the collectives by their names, with this all-reduce."""
+def plans(all_reduce: str, rates: Rates = ANY) -> dict[str, Plan]:
+    """Return the collectives by their names, with this all-reduce, at its best on a network with these rates."""
+    sums: Sums = (all_reduce, rates)
     return {
-        "all_reduce": partial(_all_reduce, all_reduce), "reduce": partial(_reduce, all_reduce),
+        "all_reduce": partial(_all_reduce, sums), "reduce": partial(_reduce, sums),
         "reduce_scatter": _reduce_scatter, "all_gather": _all_gather, "broadcast": _broadcast, "barrier": _barrier,
         "all_to_all": _exchange, "gather": _gather, "scatter": _scatter,
     }  # fmt: skip
 
 
-def _all_reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+def _all_reduce(sums: Sums, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
     N, (vector,) = transport.world_size, outs
     if op.name not in _SUMS:
         _combine(vector, [vector.clone()] * N, op, transport)
     elif N > 1:
         transport.lend(vector)
-        ALL_REDUCES[name](vector, transport)
+        name, rates = sums
+        all_reduce = candidates(N, vector.nbytes, rates).get(name) or all_reduces()[name]()
+        all_reduce.transport = transport
+        all_reduce.all_reduce(vector, 0)
         _divide(vector, op, N)
 
 
-def _reduce(name: str, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
+def _reduce(sums: Sums, outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
     total = outs[0].clone()
-    _all_reduce(name, [total], ins, root, op, transport)
+    _all_reduce(sums, [total], ins, root, op, transport)
     if transport.rank == root:
         outs[0].copy_(total)
 

@@ -15,13 +15,13 @@ from tqdm import tqdm
 
 from records import files, tables
 from records.atomic import check_writable_by
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed, UsageError, one_of
 from records.events import RunEvents
 from records.known import read_options
 from records.machine import digests, git_commit, machine
 from records.unfinished import claimed
-from strategies.collectives import ALL_REDUCES
-from torch_scripts.collectives import plans
+from strategies.common.expected import all_reduces, candidates
+from torch_scripts.collectives import ANY, plans
 from torch_scripts.every_order import examine
 from torch_scripts.script import Script
 from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
@@ -58,7 +58,8 @@ class ClusterScript(NetworkOptions, _Options):
     """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
     each rank's thread takes on this machine."""
     all_reduce: str = "ring"
-    """How an all-reduce is done: ring, naive or all_gather, see strategies/collectives.py."""
+    """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
+    with --racks, hierarchical_ring; see strategies/all_reduce/."""
     results_dir: str = "results"
     """Where the records are written."""
     run_name: str | None = None
@@ -93,12 +94,14 @@ def explore_script(given: Sequence[str], description: str) -> None:
 def simulate_script(given: Sequence[str], description: str) -> None:
     """Run a script on a cluster, write its records, and print a summary. Raises UsageError, RunFailed."""
     options, script = _read(given, ClusterScript, description)
-    if options.all_reduce not in ALL_REDUCES:
-        raise UsageError(f"--all_reduce {options.all_reduce}: unknown; there are {', '.join(ALL_REDUCES)}")
+    one_of(options, "all_reduce", all_reduces())
     link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
     linked = with_link(Options(**link))
     network = options.make_network(linked)
     options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    rates = network.rates or ANY
+    if options.all_reduce not in candidates(options.n_gpus, 0, rates):
+        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     stem = Path(options.script).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
@@ -109,7 +112,7 @@ def simulate_script(given: Sequence[str], description: str) -> None:
             recorder.write_to(Path(folder) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=None) as progress:
             cluster = run_in_virtual_time(
-                script, network, recorders, compute, plans(options.all_reduce), options.seed, progress
+                script, network, recorders, compute, plans(options.all_reduce, rates), options.seed, progress
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)

@@ -41,8 +41,9 @@ class Orders:
 
 
 def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> RankResult:
-    """Run one rank of the run; `report` is given ("step", steps done) and ("score", (name, value)) of the epoch.
+    """Run one rank of the run.
 
+    `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch.
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
     if transport.same_machine:
@@ -122,6 +123,8 @@ class _Rank:
             lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
             options.graph,
         )  # fmt: skip
+        if strategy.choice:
+            self.report(("choice", strategy.choice.text()))
         if options.hashes:
             self.hashes = Hashes(layout_of(self.model))
             strategy.descent.before_update = partial(self.hashes.update, strategy.descent)

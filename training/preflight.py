@@ -212,8 +212,10 @@ def _check_replay(options: Options, path: str) -> None:
     run = replay.load(path)
     with naming("--replay"):
         recorded = check_recorded(run.options, path, type(options.strategy), type(options.codec))
+    choice = f" and {run.repeat}" if run.repeat else ""
     refused = {
-        f"was synchronous ({options.strategy.name}): run it again with its options, nothing else decides its result":
+        f"was synchronous ({options.strategy.name}): run it again with its options{choice}, nothing else decides its "
+        "result":
             not run.arrivals,
         "continued from a checkpoint": recorded.get("resume") is not None,
         "has lost workers, and when they died cannot be repeated": bool(run.deaths),

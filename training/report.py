@@ -1,5 +1,7 @@
 """What a run says of itself: its remarks, its records and its summary."""
 
+import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from records.machine import digests, git_commit, machine
 from strategies import Strategy
 from strategies.common.builtin import Builtin
 from strategies.common.forms import sources
+from strategies.common.traits import Choice
 from training.evaluation import REPORTER
 from training.hashes import packed
 from training.options import Options
@@ -117,6 +120,7 @@ def write(
         **({"memory": {rank: use.recorded() for rank, use in uses.items()}} if uses else {}),
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
+        **({"choice": dataclasses.asdict(results[0].choice)} if results[0].choice else {}),
         **samples_unused(options, table, data.n_train, deaths),
         "staleness_of": next((result.applied for result in results if result.applied), "gradient"),
         "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
@@ -160,6 +164,8 @@ def conclude(
                 f"compare with   --strategy single --workers_like {workers}: one process on the same batches.\n"
                 "               Stale gradients need a smaller --lr the more workers there are."
             )
+        if choice := facts.get("choice"):
+            print(textwrap.fill(f"took           {Choice(**choice).text()}", tables.WIDTH, subsequent_indent=" " * 15))
         if died := sorted({death["rank"] for death in facts["deaths"] if not death["returned"]}):
             print(f"died           rank {', '.join(map(str, died))}; the others went on")
         if unused := facts["samples_unused"]:

@@ -109,6 +109,8 @@ class _Progress(tqdm):
 
     def __call__(self, rank: int, value: tuple[str, Any]) -> None:
         kind, amount = value
+        if kind == "choice" and not self.disable:
+            self.write(f"takes {amount}", file=sys.stderr)
         if kind == "score":
             name, score = amount
             self._score = f"test {name.replace('_', ' ')} {score:.4f}"

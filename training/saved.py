@@ -15,6 +15,7 @@ from records.memory_use import MemoryUse
 from strategies import Replica, Strategy
 from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import bytes_of, parameters_from
+from strategies.common.traits import Choice
 from training.evaluation import REPORTER
 from training.hashes import Arrays
 from training.options import Options
@@ -142,6 +143,7 @@ class RankResult:
     threads: int  # that compute
     hashes: Arrays
     memory: MemoryUse | None  # if it was counted
+    choice: Choice | None  # between algorithms, if it was made
     applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
 
 
@@ -176,5 +178,6 @@ def result_of(
         torch.get_num_threads(),
         hashes or {},
         use,
+        strategy.choice,
         transport.recorder.applied,
     )

@@ -4,6 +4,7 @@ A transport moves vectors and small Python objects; it does all the waiting of a
 dead peers, and records every message. Its kinds decide how bytes get across, such as `process_group.py`.
 """
 
+import math
 import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -18,6 +19,7 @@ import torch
 from records.errors import EQUAL_STEPS, RunFailed
 from records.recorder import Recorder
 from transports import timing
+from transports.card import IN_ORDER, Rates
 from transports.inbox import ANY, Inbox, Tags
 from transports.link import Link
 from transports.messages import Alignment, Message, PeerLost, Work
@@ -75,6 +77,14 @@ class Transport(ABC):
     def peers(self) -> list[int]:
         """All ranks but this one."""
         return [peer for peer in range(self.world_size) if peer != self.rank]
+
+    @property
+    def rates(self) -> Rates | None:
+        """What is known of the network; None: its time has to be measured."""
+        link = self.link
+        if link is None or link.bandwidth == math.inf or not link.latency:
+            return None
+        return Rates(link.bandwidth, link.latency, sharing=IN_ORDER)
 
     def now(self) -> float:
         """Return the time in seconds, the same on all ranks."""

@@ -10,11 +10,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from compression import Codec, Layout, Setting
-from launchers.devices import as_before, usable_cores, use_share_of_cores
+from launchers.devices import as_before, use_share_of_cores
 from records.atomic import write_atomically
 from records.errors import RunFailed, UsageError, one_line
 from records.files import CALIBRATION
-from records.machine import machine
+from records.machine import machine, usable_cores
 from records.recorder import Recorder
 from strategies.common.descent import Descent
 from strategies.common.replica import layout_of, trained

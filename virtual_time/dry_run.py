@@ -99,12 +99,14 @@ class DryRun:
             memory.append(f"{role} {least if least == most else f'{least} to {most}'}")
         held = f"GB of memory    {', '.join(memory)}: parameters, gradients, state of the optimizer, the strategy's"
         samples = samples_of_a_worker(options) * roles.count("worker")
+        took = [f"took            {choice.text()}"] if (choice := self.results[0].choice) else []
         return "\n".join(
             [
                 f"strategy {options.strategy.name}, n_gpus {options.n_gpus}, time virtual, "
                 f"{n:.4g} parameters ({n * options.torch_dtype.itemsize / 1e9:.4g} GB)",
                 f"seconds a step  {self.seconds:.6g}, of which {figures['compute_s']:.4g} are computing",
                 f"samples/s       {f'{samples / self.seconds:.6g}' if self.seconds else '-'}",
+                *took,
                 f"GB sent a step  {figures['gb_sent_a_step']:.6g} in {figures['messages_a_step']:.7g} messages",
                 footprints.summary(options, self.sizes, self.counted) if self.counted else held,
                 busiest(self.cards),

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from transports.card import FAIR, IN_ORDER, Card
+from transports.card import FAIR, IN_ORDER, Card, Rates
 from transports.graph import Edge, Graph
 from virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 
@@ -58,6 +58,11 @@ class Network(ABC):
     def path(self, src: int, dst: int) -> list[Card]:
         """Return the cards that a message passes, in their order: from `sends[src]` to `receives[dst]`."""
 
+    @property
+    def rates(self) -> Rates | None:
+        """All of it in a few numbers; None: it has more."""
+        return Rates(self.bandwidth, self.latency, self.overhead, self.sharing)
+
     def delay(self, src: int, dst: int) -> float:
         """Return the latency from rank to rank."""
         return self.latency
@@ -87,6 +92,12 @@ class Racks(Network):
         super().__post_init__()
         self.up = [Card(f"rack {rack} up", self.rack_bandwidth) for rack in range(self.racks)]
         self.down = [Card(f"rack {rack} down", self.rack_bandwidth) for rack in range(self.racks)]
+
+    @property
+    def rates(self) -> Rates | None:
+        """See Network."""
+        racks = self.racks, self.rack_bandwidth
+        return Rates(self.bandwidth, self.latency, self.overhead, self.sharing, *racks)
 
     def rack(self, rank: int) -> int:
         """Return the rack of a rank: the ranks are split as evenly as can be."""
@@ -119,6 +130,10 @@ class Linked(Network):
             for edge in self._graph.edges
         }
         self.sends, self.receives = [*self._cards.values()], []
+
+    @property
+    def rates(self) -> None:
+        """See Network."""
 
     def path(self, src: int, dst: int) -> list[Card]:
         """See Network."""

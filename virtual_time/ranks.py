@@ -13,6 +13,7 @@ from greenlet import getcurrent
 from records.errors import RunFailed
 from records.recorder import Recorder
 from transports.base import CLOSED, NO_LIMIT, Transport
+from transports.card import Rates
 from transports.inbox import ANY, STEPS_TAKEN, Tags, named
 from transports.messages import Message, PeerReturned
 from virtual_time.sharing import Cores
@@ -91,6 +92,11 @@ class Member(Transport):
             for peer in set(self.peers) - ranks.hosts:
                 self._lose(peer, f"rank {rank} was started again, and talks to others only", died=False)
         ranks.transports[rank] = self
+
+    @property
+    def rates(self) -> Rates | None:
+        """See Transport."""
+        return None if self.ranks.cores else self.network.rates
 
     # Time
 

@@ -19,6 +19,7 @@ from records.memory_use import MemoryUse
 from strategies import Replica
 from strategies.common.blocks import Block
 from strategies.common.passes import OnBlocks
+from strategies.common.traits import Choice
 from training.options import AFTER_WARM_UP, Options
 from transports.base import Transport
 
@@ -62,6 +63,7 @@ class Steps:
     nbytes: int
     optimizer_bytes: int  # of the optimizer's state
     memory: MemoryUse | None = None  # if it was counted
+    choice: Choice | None = None  # between algorithms, if it was made
 
 
 class HollowReplica(Replica):
@@ -203,7 +205,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     if not strategy.traits.asynchronous and "server" not in roles:
         transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory, strategy.choice)
 
 
 def _meet(transport: Transport) -> None:

@@ -22,7 +22,7 @@ class AllGather(AllReduceSGD):
 
     def cost(self, kind: str | None = None) -> Cost:
         """Each rank sends N - 1 gradients at a time."""
-        return Cost(worker=Traffic("N - 1", "(N - 1) G"), path=Traffic("1", "(N - 1) G"))
+        return Cost(worker=Traffic("N - 1", "(N - 1) G"), path=Traffic("1", "(N - 1) G", in_turn="N - 1"))
 
     def memory(self, role: str) -> Footprint:
         """The sum has a vector of its own."""

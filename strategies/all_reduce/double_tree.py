@@ -92,10 +92,11 @@ class DoubleTree(AllReduceSGD):
         """
         h = "ceil(log2(N))"
         fair, in_order = (
-            Traffic(f"2 {h}", f"(2 {h} - 1 + (segments - 1) {behind}) P / segments")
+            Traffic(f"2 {h}", f"{halves} G / segments", in_turn=f"2 {halves}")
             for behind in ("min(2, N - 1)", "(min(2, N - 1) + (N > 6) / 2)")
+            for halves in [f"(2 {h} - 1 + (segments - 1) {behind})"]
         )
-        return Cost(Traffic("4 (N - 1) segments / N", "2 (N - 1) P / N"), path=fair, in_order=in_order)
+        return Cost(Traffic("4 (N - 1) segments / N", "2 (N - 1) G / N"), path=fair, in_order=in_order)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `double_tree`."""

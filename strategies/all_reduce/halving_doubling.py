@@ -58,8 +58,8 @@ class HalvingDoubling(AllReduceSGD):
     def cost(self, kind: str | None = None) -> Cost:
         """2 L rounds of p ranks; the others of a pair send a vector and get one."""
         return Cost(
-            worker=Traffic("2 (p L + N - p) / N", "2 (N - 1) P / N"),
-            path=Traffic("2 L + 2 (p < N)", "(2 (p - 1) / p + 2 (p < N)) P"),
+            worker=Traffic("2 (p L + N - p) / N", "2 (N - 1) G / N"),
+            path=Traffic("2 L + 2 (p < N)", "(2 (p - 1) / p + 2 (p < N)) G"),
         )
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

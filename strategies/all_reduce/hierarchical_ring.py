@@ -57,8 +57,8 @@ class HierarchicalRing(AllReduceSGD):
         """A ring of k and one of as many racks; the others of a pair send a vector and get one."""
         racks = "floor(N / rack)"
         return Cost(
-            worker=Traffic(f"2 (rack {racks} (rack + {racks} - 2) + N % rack) / N", "2 (N - 1) P / N"),
-            path=Traffic("2 (rack + ceil(N / rack) - 2)", "2 (1 + (N % rack > 0) - 1 / (N - N % rack)) P"),
+            worker=Traffic(f"2 (rack {racks} (rack + {racks} - 2) + N % rack) / N", "2 (N - 1) G / N"),
+            path=Traffic("2 (rack + ceil(N / rack) - 2)", "2 (1 + (N % rack > 0) - 1 / (N - N % rack)) G"),
         )
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

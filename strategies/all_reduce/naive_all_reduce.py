@@ -19,8 +19,9 @@ class NaiveAllReduce(AllReduceSGD):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A gradient from each to rank 0, and the sum to each."""
-        worker = Traffic("2 (N - 1) / N", "2 (N - 1) P / N")
-        return Cost(worker, path=Traffic("2", "2 (N - 1) P"), in_order=Traffic("2", "N P"))
+        worker = Traffic("2 (N - 1) / N", "2 (N - 1) G / N")
+        path, in_order = Traffic("2", "2 (N - 1) G", in_turn="2 (N - 1)"), Traffic("2", "N G", in_turn="N")
+        return Cost(worker, path=path, in_order=in_order)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `naive_all_reduce`."""

@@ -42,8 +42,8 @@ class RecursiveDoubling(AllReduceSGD):
     def cost(self, kind: str | None = None) -> Cost:
         """L rounds of p ranks; the others of a pair send a vector and get one."""
         return Cost(
-            worker=Traffic("(p L + 2 (N - p)) / N", "(p L + 2 (N - p)) P / N"),
-            path=Traffic("L + 2 (p < N)", "(L + 2 (p < N)) P"),
+            worker=Traffic("(p L + 2 (N - p)) / N", "(p L + 2 (N - p)) G / N"),
+            path=Traffic("L + 2 (p < N)", "(L + 2 (p < N)) G"),
         )
 
     def memory(self, role: str) -> Footprint:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from strategies.common.descent import Descent, OptimizerFactory, Schedule
 from strategies.common.forms import closed_form, sources
 from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
-from strategies.common.traits import Cost, Footprint, Traits
+from strategies.common.traits import Choice, Cost, Footprint, Traits
 from transports.base import Transport
 from transports.graph import Graph
 from transports.inbox import STEPS_TAKEN
@@ -68,6 +68,7 @@ class Strategy(ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traits: ClassVar[Traits] = Traits()
+    choice: ClassVar[Choice | None] = None  # of an instance that has begun, if it chooses between algorithms
 
     def __init_subclass__(cls) -> None:
         package, _, module = cls.__module__.rpartition(".")
@@ -79,6 +80,10 @@ class Strategy(ABC):
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
         """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
+
+    def in_formulas(self) -> dict[str, Any]:
+        """Return the options that formulas know, by their names."""
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def memory(self, role: str) -> Footprint:
         """Return what the rank of this role that holds most holds in a step."""

@@ -89,12 +89,15 @@ class Coding:
     def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float, sends: bool) -> None:
         self._make, self._replica, self._transport = make, replica, transport
         self._recorder = transport.recorder
-        self._dense = dense
-        self._sent_per_byte = dense / replica.x.nbytes  # that a rank sends in one all-reduce
+        self.dense = dense
         self._own = make(replica.layout, replica.x, transport.rank, True) if sends else None
         self._senders: dict[int, Codec] = {}
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._free: list[torch.Tensor] = []  # vectors for what is decoded
+
+    @property
+    def _sent_per_byte(self) -> float:  # by a rank in one all-reduce
+        return self.dense / self._replica.x.nbytes
 
     @property
     def codec(self) -> Codec:
@@ -109,7 +112,7 @@ class Coding:
         with self._recorder.phase("compress", work="encode"):
             self.codec.epoch = max(1, self._recorder.epoch)
             code = self.codec.encode(vector)
-        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self._dense)
+        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self.dense)
         return self._placed(code.data, "code")
 
     def decode(self, message: Message) -> Message:
@@ -187,7 +190,7 @@ class Coding:
             total = _mean_by(all_reduce, placed := self._placed(flat, "factors"), n)
             flat.copy_(placed)
             nbytes += flat.nbytes
-        self._recorder.count_code(self._sent_per_byte * nbytes, 0, 0, self._dense)
+        self._recorder.count_code(self._sent_per_byte * nbytes, 0, 0, self.dense)
         return total
 
     # Both

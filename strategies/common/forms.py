@@ -64,10 +64,9 @@ def footprint(
 
 
 def _sizes(strategy: "Strategy", n_gpus: int, nbytes: int, itemsize: int, blocks: float) -> dict[str, Any]:
-    options = {option.name: getattr(strategy, option.name) for option in dataclasses.fields(strategy)}
     L = n_gpus.bit_length() - 1
     sizes = {"N": n_gpus, "p": 1 << L, "L": L, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
-    return {**as_written(options), **sizes}
+    return {**as_written(strategy.in_formulas()), **sizes}
 
 
 def predict(
@@ -81,12 +80,13 @@ def predict(
     itemsize: int = 4,
     sharing: str = FAIR,
     blocks: int = 1,
+    overhead: float = 0.0,
 ) -> float | None:
     """Return the seconds of a step in the latency-bandwidth model (Hockney, 1994); None where it has none.
 
     compute + messages latency + bytes / bandwidth, of the messages and bytes of the critical path, as in Paleo (Qi
-    et al., ICLR 2017); where these travel `while_computing`, the greater of `compute` and the rest. `bandwidth` in
-    payload bytes a second; `compute` and `latency` in seconds; `sharing`: FAIR or IN_ORDER, see
+    et al., ICLR 2017), and `overhead` for each message `in_turn`; where these travel `while_computing`, the greater of
+    `compute` and the rest. `bandwidth` in payload bytes a second, times in seconds; `sharing`: FAIR or IN_ORDER, see
     `virtual_time/sharing.py`. Without `--clip_norm`, for which some strategies send more; the codec computes in
     `compute`.
     """
@@ -98,4 +98,7 @@ def predict(
         return compute  # there is no other rank to send to
     messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
     sending = messages * latency + on_the_way / bandwidth
+    if overhead:
+        in_turn = dataclasses.replace(path, messages=path.in_turn or path.messages)
+        sending += overhead * closed_form(strategy, in_turn, n_gpus, nbytes, code, itemsize, blocks)[0]
     return max(compute, sending) if path.while_computing else compute + sending

@@ -50,11 +50,13 @@ class Traffic:
     its code), n (parameters), w (bytes of one), B (blocks into which the model is cut) and the options of the strategy
     by their names. What ends an epoch (goodbyes, buffers) is not in them. As a critical path, `while_computing` says
     that they travel while the step computes, so that it takes the greater of the two times; otherwise their sum.
+    `in_turn`: the messages of the path that occupy a card one after the other, if they are not its `messages`.
     """
 
     messages: str
     bytes: str
     while_computing: bool = False
+    in_turn: str = ""
 
     def count(self, values: Mapping[str, float]) -> tuple[float, float]:
         """Return messages and bytes for `values` of these letters and options. Raises NameError if one is missing."""
@@ -95,6 +97,22 @@ class Footprint:
     optimizer_state: str = "S"
     buckets: str = "0"
     other: str | None = "0"  # the algorithm's own; None: it has no closed form
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an algorithm that chooses between others has chosen when it began, for the records."""
+
+    taken: str
+    options: dict[str, Any]
+    repeat: str  # the option that takes it again
+    why: str
+    us: dict[str, float]  # microseconds of each, as expected or timed
+
+    def text(self) -> str:
+        """Return it in one line."""
+        found = ", ".join(f"{name} {self.us[name]:.4g}" for name in sorted(self.us, key=self.us.__getitem__))
+        return f"{self.taken}, {self.why}; us: {found}"
 
 
 @dataclass(frozen=True)

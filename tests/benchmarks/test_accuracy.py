@@ -10,8 +10,8 @@ import pytest
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
 from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.points import Point, build
-from launchers.devices import usable_cores
 from records.errors import UsageError
+from records.machine import usable_cores
 from strategies import AsyncParamServer, ParamServer, RingAllReduce
 from strategies.common.replica import layout_of
 

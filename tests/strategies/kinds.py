@@ -17,7 +17,10 @@ from tests.ranks import LIMIT, launch, virtual_time
 from tests.strategies.loops import Rank, Task, make_model, trajectories
 from transports.base import Transport
 
-EXACT: dict[str, dict[str, Any]] = {"backup_workers": {"n_backup": 0}}  # else the order of arrival decides
+EXACT: dict[str, dict[str, Any]] = {
+    "backup_workers": {"n_backup": 0},  # else the order of arrival decides
+    "all_reduce": {"algorithm": "halving_doubling"},  # else, in processes, time decides
+}
 
 
 def exact(kind: type[Strategy]) -> Strategy:

@@ -97,7 +97,7 @@ def small_codec(kind: type[Codec]) -> Codec:
 def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> None:
     task = Task(exact(strategy), N, "plain", codec=small_codec(codec))
     ranks = [rank[0] for rank in start(strategy, counted, N, [task], record=True)]
-    events, (_, layout, x, _) = pd.concat([rank[0] for rank in ranks]), ranks[0]
+    events, (_, layout, x, _) = pd.concat([rank[0] for rank in ranks]), ranks[0][:4]
     assert task.make_codec is not None
     made = task.make_codec(layout, x, 0, True)
     values, indices, headers = made.count()

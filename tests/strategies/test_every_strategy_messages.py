@@ -26,8 +26,8 @@ Kind = type[Strategy]
 STEPS = 12  # a multiple of all that the int options are set to
 
 
-def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor, int]]:
-    """The events of so many steps of each worker, without what begins or ends an epoch, and x."""
+def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor, int, Strategy]]:
+    """The events of so many steps of each worker, without what begins or ends an epoch, x, and who knows its cost."""
     found = []
     for task in tasks:
         first = len(transport.recorder.frame())
@@ -43,7 +43,8 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
         replica, blocks = rank.replica, len(rank.strategy.cut) if isinstance(rank.strategy, ShardedGradients) else 1
-        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks))
+        taken = rank.strategy if hasattr(rank.strategy, "taken") else task.strategy
+        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks, taken))
         transport.recorder.epoch = 0
         rank.close()
     return found
@@ -57,12 +58,12 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     ranks = start(punctual, counted, n_gpus, tasks, record=True)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
-        _, layout, x, blocks = ranks[0][case]
-        for role, traffic in task.strategy.cost().by_role.items():
+        _, layout, x, blocks, taken = ranks[0][case]
+        for role, traffic in taken.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = closed_form(task.strategy, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
+            expected = closed_form(taken, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {task.strategy}"
 
 

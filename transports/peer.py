@@ -138,20 +138,22 @@ class Peer:
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
         while end - start >= HEADER.size:
-            header = HEADER.unpack_from(data, start)
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
+            fields = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = fields
             if end - start < size:
                 break
+            if kind == RELEASE:
+                self.unreleased.discard(ticket)
+                start += size
+                continue
             if dtype & FLOAT:
                 dtype, n = dtype ^ FLOAT, number_of(n)
             body = start + HEADER.size + tag_size
             tag = data[start + HEADER.size : body].decode()
             start += size
-            if kind == RELEASE:
-                self.unreleased.discard(ticket)
-            elif kind == DESCRIPTOR:
+            if kind == DESCRIPTOR:
                 vector = self.slice_of(buffer, offset, numel)
-                nbytes = numel * vector.element_size()
+                nbytes = vector.nbytes
                 give_back = partial(self.release, ticket)
                 self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
             elif kind == VECTOR:

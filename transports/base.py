@@ -166,8 +166,7 @@ class Transport(ABC):
         one (source, tag) arrive in the order they were sent. `n` counts as no bytes. Raises PeerLost.
         """
         t0 = self.now()
-        if self._closed:
-            self._check_open()
+        self._check_open()
         if dst in self.inbox.gone:
             raise PeerLost(dst, self.inbox.gone[dst])
         if dst == self.rank or not 0 <= dst < self.world_size:
@@ -177,9 +176,8 @@ class Transport(ABC):
         work, nbytes = self._send(value, dst, tag, n, t0)
         self.messages_sent[dst] += 1
         self.bytes_sent[dst] += nbytes
-        recorder = self.recorder
-        if recorder.enabled:
-            recorder.add("communicate", t0, self.now(), "send", dst, tag, nbytes)
+        if self.recorder.enabled:
+            self.recorder.add("communicate", t0, self.now(), "send", dst, tag, nbytes)
         return work
 
     @overload
@@ -195,8 +193,7 @@ class Transport(ABC):
         PeerLost (for ANY: once a dead peer, and when no peer is left), PeerReturned (for ANY), WaitTimeout.
         """
         t0 = self.now()
-        if self._closed:
-            self._check_open()
+        self._check_open()
         if src != ANY and (src == self.rank or not 0 <= src < self.world_size):
             raise ValueError(f"rank {self.rank} cannot receive from rank {src} in a world of {self.world_size}")
         from_any = src == ANY and timeout != 0
@@ -218,8 +215,7 @@ class Transport(ABC):
         if from_any:
             self.inbox.arrivals.append(message.src)
         message._receiver, message._t0 = self, here
-        if self.recorder.memory:
-            self.recorder.count_received(message, self.same_machine)
+        self.recorder.count_received(message, self.same_machine)
         if message.tensor is not None:
             if self._on_gpu:  # it may lie on another one
                 message.tensor = message.tensor.to(self.device)
@@ -271,11 +267,9 @@ class Transport(ABC):
 
     def _note(self, message: Message, t0: float) -> None:
         """Record a received message: its span ends when its receipt is logged or it is released, being read so far."""
-        if self._on_gpu:
-            self._synchronize()
-        recorder = self.recorder
-        if recorder.enabled:
-            recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
+        self._synchronize()
+        if self.recorder.enabled:
+            self.recorder.add("communicate", t0, self.now(), "recv", message.src, message.tag, message.nbytes)
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         """`recv` without the records."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
 HEADER = struct.Struct("<QBBHQQQQqdd")
+HEADER_BYTES = HEADER.size
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
@@ -71,7 +72,7 @@ class Peer:
 
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is no longer read."""
-        self.write(HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
+        self.write(HEADER.pack(HEADER_BYTES, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
 
     def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:
         """Return `numel` elements from `offset` of the peer's memory with this number."""
@@ -137,9 +138,9 @@ class Peer:
     def _take_in(self, data: bytes | bytearray) -> int:
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
-        while end - start >= HEADER.size:
-            fields = HEADER.unpack_from(data, start)
-            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = fields
+        while end - start >= HEADER_BYTES:
+            header = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
             if end - start < size:
                 break
             if kind == RELEASE:
@@ -148,8 +149,8 @@ class Peer:
                 continue
             if dtype & FLOAT:
                 dtype, n = dtype ^ FLOAT, number_of(n)
-            body = start + HEADER.size + tag_size
-            tag = data[start + HEADER.size : body].decode()
+            body = start + HEADER_BYTES + tag_size
+            tag = data[start + HEADER_BYTES : body].decode()
             start += size
             if kind == DESCRIPTOR:
                 vector = self.slice_of(buffer, offset, numel)
@@ -232,10 +233,20 @@ def frame(
 ) -> bytes:
     """Return a frame; what its kind does not need stays zero. Raises ValueError for a tag that is too long."""
     name = encoded(tag, _TAG_BYTES)
-    size = HEADER.size + len(name) + len(payload)
+    size = HEADER_BYTES + len(name) + len(payload)
     bits, is_float = bits_of(n)
     fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
     return HEADER.pack(*fields) + name + payload
+
+
+def descriptor(
+    tag: str, ticket: int, buffer: int, offset: int, numel: int, n: float, sent: float, leaves: float
+) -> bytes:
+    """Return the frame of a DESCRIPTOR. Raises ValueError for a tag that is too long."""
+    name = encoded(tag, _TAG_BYTES)
+    size = HEADER_BYTES + len(name)
+    bits, is_float = bits_of(n)
+    return HEADER.pack(size, DESCRIPTOR, is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves) + name
 
 
 def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:

@@ -29,11 +29,13 @@ from transports import timing
 from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
 from transports.messages import Delivered, Message, OutOfSharedMemory, PeerLost, PeerReturned, Setup, Work, as_vector
-from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
+from transports.peer import BUFFER, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, descriptor, frame, vector_frame
 from transports.pipes import RETURNED, Endpoint
 
 _REMOVE = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
+_COPIED = 0, None  # in place of the number and the vector of what is allocated
+_REST = 20  # times as long as the core was away, this rank does not offer it again
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
@@ -41,15 +43,16 @@ _POLL_S = 1e-3  # seconds, in which poll() counts
 class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
+    now = staticmethod(timing.now)  # called several times a message
+
     def __init__(self, endpoint: Endpoint, setup: Setup) -> None:
         super().__init__(endpoint.rank, endpoint.world_size, *setup)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
         self._numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
-        # A core of its own may look without sleeping; a shared one is for those who compute.
-        self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._waited_briefly = True
+        self._sleeps_until = 0.0 if hasattr(os, "sched_yield") else math.inf  # without looking again before
         self.deaths = endpoint.deaths.fileno()  # on which the launcher tells of deaths
         os.set_blocking(self.deaths, False)
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
@@ -110,16 +113,15 @@ class SharedMemory(Transport):
             leaves = self.link.leaves(len(payload), sent) if self.link else 0.0
             peer.write(frame(OBJECT, tag, payload, n=n, sent=sent, leaves=leaves))
             return Delivered(), len(payload)
-        nbytes = value.numel() * value.element_size()
+        nbytes = value.nbytes
         leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
-        number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), (0, None)) if nbytes else (0, None)
+        number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), _COPIED) if nbytes else _COPIED
         if buffer is None or not value.is_contiguous() or value.dtype != buffer.dtype:
             peer.write(vector_frame(tag, as_vector(value), n, sent, leaves))
             return Delivered(), nbytes
         self._synchronize()
-        peer.tickets += 1
-        ticket = peer.tickets
-        data = frame(DESCRIPTOR, tag, b"", ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
+        ticket = peer.tickets = peer.tickets + 1
+        data = descriptor(tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
         if number not in peer.handed:
             peer.handed.add(number)
             peer.hand_out(BUFFER, buffer, number=number)
@@ -177,16 +179,20 @@ class SharedMemory(Transport):
     def _look_at(self, peer: Peer, seconds: float) -> bool:
         """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
 
-        After a long wait the next is expected to be long too: then one look is enough, and the core is left to others.
+        Between two looks others may have the core. Where one computes on it, this rank comes late: then it sleeps for
+        some time instead, and is woken. After a long wait the next is expected to be long too: one look is enough.
         """
         if peer.take_in():
             return True
-        if self._spins and self._waited_briefly and seconds:
-            end = timing.now() + min(seconds, _SPIN_S)
-            while peer.open and timing.now() < end:
-                os.sched_yield()  # the peer may be on this core
+        if self._waited_briefly and seconds and (at := timing.now()) >= self._sleeps_until:
+            end = at + min(seconds, _SPIN_S)
+            while peer.open and at < end:
+                os.sched_yield()  # the peer may need this core
                 if peer.take_in():
                     return True
+                before, at = at, timing.now()
+                if at - before > _BRIEF_S:
+                    self._sleeps_until = at + _REST * (at - before)
         return not peer.open
 
     def arrive(self, message: Message, sent: float, leaves: float) -> None:

@@ -17,6 +17,7 @@ from benchmarks import common, networks
 from compression import CODECS
 from records.errors import UsageError
 from strategies import STRATEGIES
+from strategies.collectives import ALL_REDUCES
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -81,7 +82,8 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
     of_peers = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
     found = {key for key in row if not key.endswith("_quartiles")}
-    return found == {"world_size", "numel", "ring_us", "naive_us", "copy_us", "copy_share", *of_peers}
+    of_peers |= {f"{peer}_best_ratio" for peer in peers} | {f"{name}_us" for name in (*ALL_REDUCES, "copy")}
+    return found == {"world_size", "numel", "copy_share", *of_peers}
 
 
 SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),

@@ -33,12 +33,15 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, 
 from launchers.devices import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
+from strategies.all_reduce.halving_doubling import halving_doubling
+from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.collectives import ALL_REDUCES, ring_all_reduce
 from training import launch
 from transports.base import Transport
 from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
+OURS = ALL_REDUCES | {"recursive_doubling": recursive_doubling, "halving_doubling": halving_doubling}
 Peer = Literal["gloo", "mpi"]
 Peers = dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]]  # our transport on it, and its own all-reduce
 
@@ -86,7 +89,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
     N = transport.world_size
     ours = transport.allocate(numel)
     sides: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
-        name: (ours, partial(all_reduce, transport=transport)) for name, all_reduce in ALL_REDUCES.items()
+        name: (ours, partial(all_reduce, transport=transport)) for name, all_reduce in OURS.items()
     }
     for peer, (over, all_reduce) in peers.items():
         sides[peer] = torch.zeros(numel), all_reduce
@@ -120,8 +123,8 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
         us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
-        columns = {f"{name}_us": us[name] for name in ALL_REDUCES}
-        fastest = us[min(ALL_REDUCES, key=lambda name: float(np.median(us[name])))]
+        columns = {f"{name}_us": us[name] for name in OURS}
+        fastest = us[min(OURS, key=lambda name: float(np.median(us[name])))]
         for peer in settings.peers:
             columns |= {f"{peer}_us": us[peer], f"{peer}_ratio": us[peer] / us["ring"]}
             columns |= {f"{peer}_best_ratio": us[peer] / fastest}

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks import common, networks
+from benchmarks.all_reduce import OURS
 from compression import CODECS
 from records.errors import UsageError
 from strategies import STRATEGIES
-from strategies.collectives import ALL_REDUCES
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -82,7 +82,7 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
     of_peers = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
     found = {key for key in row if not key.endswith("_quartiles")}
-    of_peers |= {f"{peer}_best_ratio" for peer in peers} | {f"{name}_us" for name in (*ALL_REDUCES, "copy")}
+    of_peers |= {f"{peer}_best_ratio" for peer in peers} | {f"{name}_us" for name in (*OURS, "copy")}
     return found == {"world_size", "numel", "copy_share", *of_peers}
 
 

@@ -4,15 +4,14 @@ least 2 times with 4 ranks on 2 cores, and at least as fast as Open MPI's from 1
 python benchmarks/all_reduce.py --world_size 2 --peers mpi --sizes 1000 10000 100000 1000000 16000000
 
 Microseconds per call on float32 vectors; a block is many calls back to back, its time that of the slowest rank. Every
-message of ring and naive is recorded, as in a run. All sides run in the same processes, which are bound to no core, in
-turns.
+message of ours is recorded, as in a run. All sides run in the same processes, which are bound to no core, in turns.
 
-PEER_us is the peer's own all-reduce, PEER_ratio how many times as fast the ring is. over_PEER_us is the same ring with
-messages that the peer carries, on the transport process_group for gloo and mpi for MPI, over_PEER_ratio how many times
-as fast it is as the peer's own. With --peers gloo mpi all take turns in one run, in which MPI with more ranks than
-cores is slower than without gloo beside it. Ratios are taken repeat by repeat. copy_us is what the ranks need to copy,
-all at once, as many bytes as each must move in the ring, 2 (N - 1) / N of the vector: the machine's limit, of which
-copy_share is reached.
+PEER_us is the peer's own all-reduce, PEER_ratio how many times as fast the ring is, PEER_best_ratio the fastest of
+ours: for short vectors, the one with the fewest messages. over_PEER_us is the same ring with messages that the peer
+carries, on the transport process_group for gloo and mpi for MPI, over_PEER_ratio how many times as fast it is as the
+peer's own. With --peers gloo mpi all take turns in one run, in which MPI with more ranks than cores is slower than
+without gloo beside it. Ratios are taken repeat by repeat. copy_us is what the ranks need to copy, all at once, as many
+bytes as each must move in the ring, 2 (N - 1) / N of the vector: the machine's limit, of which copy_share is reached.
 """
 
 import sys
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -33,12 +33,15 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, 
 from records.machine import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
-from strategies.collectives import naive_all_reduce, ring_all_reduce
+from strategies.all_reduce.halving_doubling import halving_doubling
+from strategies.all_reduce.recursive_doubling import recursive_doubling
+from strategies.collectives import ALL_REDUCES, ring_all_reduce
 from training import launch
 from transports.base import Transport
 from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
+OURS = ALL_REDUCES | {"recursive_doubling": recursive_doubling, "halving_doubling": halving_doubling}
 Peer = Literal["gloo", "mpi"]
 Peers = dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]]  # our transport on it, and its own all-reduce
 
@@ -86,8 +89,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
     N = transport.world_size
     ours = transport.allocate(numel)
     sides: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
-        "ring": (ours, partial(ring_all_reduce, transport=transport)),
-        "naive": (ours, partial(naive_all_reduce, transport=transport)),
+        name: (ours, partial(all_reduce, transport=transport)) for name, all_reduce in OURS.items()
     }
     for peer, (over, all_reduce) in peers.items():
         sides[peer] = torch.zeros(numel), all_reduce
@@ -121,9 +123,11 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
         us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
-        columns = {"ring_us": us["ring"], "naive_us": us["naive"]}
+        columns = {f"{name}_us": us[name] for name in OURS}
+        fastest = us[min(OURS, key=lambda name: float(np.median(us[name])))]
         for peer in settings.peers:
             columns |= {f"{peer}_us": us[peer], f"{peer}_ratio": us[peer] / us["ring"]}
+            columns |= {f"{peer}_best_ratio": us[peer] / fastest}
             over = us[f"over_{peer}"]
             columns |= {f"over_{peer}_us": over, f"over_{peer}_ratio": us[peer] / over}
         columns |= {"copy_us": us["copy"], "copy_share": us["copy"] / us["ring"]}

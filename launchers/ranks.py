@@ -20,7 +20,7 @@ from launchers.fork_server import death_of_fork_server, end_fork_server, start_c
 from launchers.launcher import Job
 from launchers.rank_process import HEARTBEAT_S, rank_main
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.shared_memory import remove_segments
+from transports.segments import remove_segments
 from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for

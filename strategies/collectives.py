@@ -75,10 +75,11 @@ def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> 
     into and out of one rank. Raises PeerLost, WaitTimeout.
     """
     if transport.rank != 0:
-        transport.isend(vector, 0, "all to one", n=n).wait()
-        total = transport.recv(0, "one to all")
+        sent = transport.isend(vector, 0, "all to one", n=n)
+        total = transport.recv(0, "one to all")  # which rank 0 sends when it has read all vectors
         n = total.n
         total.copy_to(vector)
+        sent.wait()
         return n
     for peer in transport.peers:
         with transport.recv(peer, "all to one") as received:

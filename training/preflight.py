@@ -22,7 +22,7 @@ from strategies.common.descent import Descent, is_flat
 from strategies.common.replica import layout_of, trained
 from training.names import check_recorded, naming
 from training.options import TRAINED, Options
-from transports.shared_memory import remove_segments
+from transports.segments import remove_segments
 from workloads import datasets, models, tasks
 from workloads.batches import BatchPlan
 from workloads.dali import check_dali

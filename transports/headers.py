@@ -5,6 +5,7 @@ Fields of fixed size and a tag, filled up with zeros. What does not begin as a h
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 FLOAT = 0x80  # added to the code of a dtype: the number beside the payload is a float64, not an int64
 
 
+@lru_cache(1024)
 def encoded(tag: str, most: int) -> bytes:
     """Return a tag as bytes. Raises ValueError if they are more than `most`."""
     name = tag.encode()

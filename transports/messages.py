@@ -113,9 +113,9 @@ class Pending(Work):
 
     def wait(self) -> None:
         """See Work."""
-        if self._is_done():
-            return
         transport = self._transport
+        if self._is_done() or (transport._look(self._dst) and self._is_done()):
+            return
         t0 = transport.now()
         wait_until(self._is_done, self._look, transport, "the release of a message", self._dst)
         transport.recorder.add("wait", t0, transport.now(), peer=self._dst, tag="release")

@@ -2,10 +2,11 @@
 
 A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
 
-Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sender's `buffer`), VECTOR, and OBJECT (a
-pickled one, or, with an empty payload, None). RELEASE answers a descriptor. BUFFER and SHARED hand out memory, the
-sender's `buffer` or the shared vector `tag`: their payload is a pickled handle of it. TAKEN answers them: for that, the
-sender is no longer needed. GOODBYE is the last.
+Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sender's `buffer`), STAGED (the same of a
+slot of the sender's stage), VECTOR, and OBJECT (a pickled one, or, with an empty payload, None). RELEASE answers a
+DESCRIPTOR at once. FREED, or the next STAGED the other way, has in its `ticket` a bit for each slot that is free again.
+BUFFER and SHARED hand out memory, the sender's `buffer` or the shared vector `tag`: their payload is a pickled handle
+of it. TAKEN answers them: for that, the sender is no longer needed. GOODBYE is the last.
 """
 
 import os
@@ -24,13 +25,16 @@ import torch
 from transports.base import CLOSED
 from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
 from transports.messages import Message, Pending
+from transports.stage import SLOTS, Stage, slot_at
 
 if TYPE_CHECKING:
     from transports.shared_memory import SharedMemory
 
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
 HEADER = struct.Struct("<QBBHQQQQqdd")
-DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN = range(8)
+HEADER_BYTES = HEADER.size
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN, STAGED, FREED = range(10)
+_OFTEN = 8  # messages read in place, after which a peer is given a stage
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
 _READ_AT_MOST = 1 << 20
@@ -62,6 +66,8 @@ class Peer:
         self.untaken = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
         self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
+        self._stage: Stage | None = None  # for short messages to it
+        self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
         self._connections = (inbound, outbound)
 
     def hand_out(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
@@ -69,9 +75,32 @@ class Peer:
         self.untaken += 1
         self.write(frame(kind, tag, handle_of(vector), buffer=number))
 
+    def send_copy(self, value: torch.Tensor, tag: str, n: float, sent: float, leaves: float) -> bool:
+        """Send a copy of a short vector in the stage; return whether that was possible."""
+        if self._stage is None and self.tickets >= _OFTEN:
+            self._stage = Stage(next(self._transport.numbers))
+            self.hand_out(BUFFER, self._stage.memory, number=self._stage.number)
+        # A stage that is not taken yet would be lost with this rank.
+        if self._stage is None or self.untaken or (offset := self._stage.copy(value)) < 0:
+            return False
+        freed, self._freed = self._freed, 0
+        self.write(descriptor(STAGED, tag, freed, self._stage.number, offset, value.numel(), n, sent, leaves))
+        return True
+
+    def free(self, slot: int) -> None:
+        """Tell the peer, now or later, that this slot of its stage is no longer read."""
+        self._freed |= slot
+        if self._freed.bit_count() > SLOTS // 2:
+            self.write(frame(FREED, ticket=self._freed))
+            self._freed = 0
+
+    def _take_back(self, slots: int) -> None:
+        if self._stage is not None:
+            self._stage.free |= slots
+
     def release(self, ticket: int) -> None:
         """Tell the peer that its message with this ticket is no longer read."""
-        self.write(HEADER.pack(HEADER.size, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
+        self.write(HEADER.pack(HEADER_BYTES, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
 
     def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:
         """Return `numel` elements from `offset` of the peer's memory with this number."""
@@ -137,22 +166,28 @@ class Peer:
     def _take_in(self, data: bytes | bytearray) -> int:
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
-        while end - start >= HEADER.size:
+        while end - start >= HEADER_BYTES:
             header = HEADER.unpack_from(data, start)
             size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
             if end - start < size:
                 break
-            if dtype & FLOAT:
-                dtype, n = dtype ^ FLOAT, number_of(n)
-            body = start + HEADER.size + tag_size
-            tag = data[start + HEADER.size : body].decode()
-            start += size
             if kind == RELEASE:
                 self.unreleased.discard(ticket)
-            elif kind == DESCRIPTOR:
+                start += size
+                continue
+            if dtype & FLOAT:
+                dtype, n = dtype ^ FLOAT, number_of(n)
+            body = start + HEADER_BYTES + tag_size
+            tag = data[start + HEADER_BYTES : body].decode()
+            start += size
+            if kind in (STAGED, DESCRIPTOR):
                 vector = self.slice_of(buffer, offset, numel)
-                nbytes = numel * vector.element_size()
-                give_back = partial(self.release, ticket)
+                nbytes = vector.nbytes
+                if kind == STAGED:
+                    self._take_back(ticket)
+                    give_back = partial(self.free, slot_at(offset))
+                else:
+                    give_back = partial(self.release, ticket)
                 self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
             elif kind == VECTOR:
                 raw, element = bytearray(data[body:start]), DTYPES[dtype]
@@ -174,6 +209,8 @@ class Peer:
                     self.buffers[buffer] = vector
                 else:
                     self._transport.arrive(Message(self.rank, tag, vector, None, 0), 0.0, 0.0)
+            elif kind == FREED:
+                self._take_back(ticket)
             elif kind == TAKEN:
                 self.untaken -= 1
             elif kind == GOODBYE:
@@ -230,10 +267,20 @@ def frame(
 ) -> bytes:
     """Return a frame; what its kind does not need stays zero. Raises ValueError for a tag that is too long."""
     name = encoded(tag, _TAG_BYTES)
-    size = HEADER.size + len(name) + len(payload)
+    size = HEADER_BYTES + len(name) + len(payload)
     bits, is_float = bits_of(n)
     fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
     return HEADER.pack(*fields) + name + payload
+
+
+def descriptor(
+    kind: int, tag: str, ticket: int, buffer: int, offset: int, numel: int, n: float, sent: float, leaves: float
+) -> bytes:
+    """Return the frame of a DESCRIPTOR or a STAGED. Raises ValueError for a tag that is too long."""
+    name = encoded(tag, _TAG_BYTES)
+    size = HEADER_BYTES + len(name)
+    bits, is_float = bits_of(n)
+    return HEADER.pack(size, kind, is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves) + name
 
 
 def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:

@@ -2,25 +2,22 @@
 
 Vectors live in shared memory. The first message to a peer that carries a slice of one hands out the vector: a handle
 of its memory goes into the pipe in front of it. Apart from that a message is a descriptor of some 60 bytes: "look at
-elements a to b of your view of my buffer 3". No payload moves until the receiver reads it, in place.
+elements a to b of your view of my buffer 3". No payload moves until the receiver reads it, in place. For a peer
+that is sent to often, a short vector is copied first: see `stage.py`.
 
 There is one pipe per (source, destination): one writer, one reader, so no lock, and a rank that is killed
 can stop nobody else. What is not a slice of an allocated vector travels in the pipe itself. `isend` never blocks: what
 a full pipe does not take leaves during this rank's next calls. The launcher reports deaths on one more pipe per rank.
 """
 
-import ctypes
 import itertools
 import math
-import mmap
 import os
 import pickle
 import select
-import sys
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,12 +25,28 @@ import torch
 from transports import timing
 from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
-from transports.messages import Delivered, Message, OutOfSharedMemory, PeerLost, PeerReturned, Setup, Work, as_vector
-from transports.peer import BUFFER, DESCRIPTOR, DIED, GOODBYE, OBJECT, SHARED, InPlace, Peer, frame, vector_frame
+from transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
+from transports.peer import (
+    BUFFER,
+    DESCRIPTOR,
+    DIED,
+    GOODBYE,
+    OBJECT,
+    SHARED,
+    InPlace,
+    Peer,
+    descriptor,
+    frame,
+    vector_frame,
+)
 from transports.pipes import RETURNED, Endpoint
+from transports.segments import empty, share
+from transports.stage import SLOT_BYTES
 
-_REMOVE = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
+_DELIVERED = Delivered()
+_COPIED = 0, None  # in place of the number and the vector of what is allocated
+_REST = 20  # times as long as the core was away, this rank does not offer it again
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
 
@@ -41,15 +54,16 @@ _POLL_S = 1e-3  # seconds, in which poll() counts
 class SharedMemory(Transport):
     """`Transport` between processes that a launcher has given the ends of their pipes."""
 
+    now = staticmethod(timing.now)  # called several times a message
+
     def __init__(self, endpoint: Endpoint, setup: Setup) -> None:
         super().__init__(endpoint.rank, endpoint.world_size, *setup)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
-        self._numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
+        self.numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
-        # A core of its own may look without sleeping; a shared one is for those who compute.
-        self._spins = hasattr(os, "sched_getaffinity") and endpoint.world_size <= len(os.sched_getaffinity(0))
         self._waited_briefly = True
+        self._sleeps_until = 0.0 if hasattr(os, "sched_yield") else math.inf  # without looking again before
         self.deaths = endpoint.deaths.fileno()  # on which the launcher tells of deaths
         os.set_blocking(self.deaths, False)
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
@@ -68,7 +82,7 @@ class SharedMemory(Transport):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport: the vector is in shared memory, and lives as long as the transport, unless freed."""
         vector = self._new_vector(numel, dtype)
-        self._allocated[vector.untyped_storage().data_ptr()] = (next(self._numbers), vector)
+        self._allocated[vector.untyped_storage().data_ptr()] = (next(self.numbers), vector)
         return vector
 
     def free(self, vector: torch.Tensor) -> None:
@@ -109,17 +123,18 @@ class SharedMemory(Transport):
             payload = b"" if value is None else pickle.dumps(value)
             leaves = self.link.leaves(len(payload), sent) if self.link else 0.0
             peer.write(frame(OBJECT, tag, payload, n=n, sent=sent, leaves=leaves))
-            return Delivered(), len(payload)
-        nbytes = value.numel() * value.element_size()
+            return _DELIVERED, len(payload)
+        nbytes = value.nbytes
         leaves = self.link.leaves(nbytes, sent) if self.link else 0.0
-        number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), (0, None)) if nbytes else (0, None)
+        number, buffer = self._allocated.get(value.untyped_storage().data_ptr(), _COPIED) if nbytes else _COPIED
         if buffer is None or not value.is_contiguous() or value.dtype != buffer.dtype:
             peer.write(vector_frame(tag, as_vector(value), n, sent, leaves))
-            return Delivered(), nbytes
+            return _DELIVERED, nbytes
+        if nbytes <= SLOT_BYTES and peer.send_copy(value, tag, n, sent, leaves):
+            return _DELIVERED, nbytes
         self._synchronize()
-        peer.tickets += 1
-        ticket = peer.tickets
-        data = frame(DESCRIPTOR, tag, b"", ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
+        ticket = peer.tickets = peer.tickets + 1
+        data = descriptor(DESCRIPTOR, tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
         if number not in peer.handed:
             peer.handed.add(number)
             peer.hand_out(BUFFER, buffer, number=number)
@@ -177,16 +192,20 @@ class SharedMemory(Transport):
     def _look_at(self, peer: Peer, seconds: float) -> bool:
         """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
 
-        After a long wait the next is expected to be long too: then one look is enough, and the core is left to others.
+        Between two looks others may have the core. Where one computes on it, this rank comes late: then it sleeps for
+        some time instead, and is woken. After a long wait the next is expected to be long too: one look is enough.
         """
         if peer.take_in():
             return True
-        if self._spins and self._waited_briefly and seconds:
-            end = timing.now() + min(seconds, _SPIN_S)
-            while peer.open and timing.now() < end:
-                os.sched_yield()  # the peer may be on this core
+        if self._waited_briefly and seconds and (at := timing.now()) >= self._sleeps_until:
+            end = at + min(seconds, _SPIN_S)
+            while peer.open and at < end:
+                os.sched_yield()  # the peer may need this core
                 if peer.take_in():
                     return True
+                before, at = at, timing.now()
+                if at - before > _BRIEF_S:
+                    self._sleeps_until = at + _REST * (at - before)
         return not peer.open
 
     def arrive(self, message: Message, sent: float, leaves: float) -> None:
@@ -262,33 +281,3 @@ class SharedMemory(Transport):
         for peer in peers:
             peer.lose(died=True)
         self._endpoint.close()
-
-
-def share(vector: torch.Tensor) -> torch.Tensor:
-    """Move a vector to shared memory; that of a GPU is shared as it is. Raises OutOfSharedMemory."""
-    try:
-        return vector if vector.is_cuda else vector.share_memory_()
-    except RuntimeError as error:
-        remove_segments(os.getpid())
-        raise OutOfSharedMemory(
-            f"no shared memory left for {vector.nbytes / 1e6:.0f} MB (see df /dev/shm; in Docker, --shm-size 2g): "
-            f"{' '.join(str(error).split())[:200]}"
-        ) from error
-
-
-def empty(vector: torch.Tensor) -> None:
-    """Give the pages of a vector in shared memory back to the system, in whatever processes it is mapped."""
-    if _REMOVE and vector.is_shared() and not vector.is_cuda:
-        start = -(-vector.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        stop = (vector.data_ptr() + vector.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if stop > start:
-            _REMOVE(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_REMOVE)
-
-
-def remove_segments(pid: int) -> None:
-    """Remove the names in /dev/shm that a process has left: killed while it opened them, or for want of memory.
-
-    torch removes the others as soon as a segment is open.
-    """
-    for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
-        path.unlink(missing_ok=True)

@@ -20,17 +20,18 @@ from transports.base import Transport
 def recursive_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    A second vector holds what comes, for the partner reads the first meanwhile. Raises PeerLost, WaitTimeout.
+    A second vector holds what comes while the partner still reads the first. Raises PeerLost, WaitTimeout.
     """
-    came, distance = torch.empty_like(vector), 1
+    distance = 1
     while distance < transport.world_size:
         partner = transport.rank ^ distance
         sent = transport.isend(vector, partner, "doubling", n=n)
-        received = transport.recv(partner, "doubling")
-        n += received.n
-        received.copy_to(came)
-        sent.wait()
-        vector.add_(came)
+        with transport.recv(partner, "doubling") as received:
+            if not sent.done:  # the partner reads this vector, and waits in its turn
+                received.detach()
+            sent.wait()
+            vector.add_(received.vector)
+            n += received.n
         distance *= 2
     return n
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks import common, networks
+from benchmarks.all_reduce import OURS
 from compression import CODECS
 from records.errors import UsageError
 from strategies import STRATEGIES
@@ -81,7 +82,8 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
     of_peers = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
     found = {key for key in row if not key.endswith("_quartiles")}
-    return found == {"world_size", "numel", "ring_us", "naive_us", "copy_us", "copy_share", *of_peers}
+    of_peers |= {f"{peer}_best_ratio" for peer in peers} | {f"{name}_us" for name in (*OURS, "copy")}
+    return found == {"world_size", "numel", "copy_share", *of_peers}
 
 
 SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),

@@ -11,7 +11,7 @@ import pytest
 from tests.runs import said
 from tests.transports.samples import pair
 from transports.messages import OutOfSharedMemory
-from transports.shared_memory import remove_segments
+from transports.segments import remove_segments
 
 
 @contextmanager

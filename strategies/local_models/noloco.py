@@ -8,13 +8,12 @@
 
 (Kolehmainen and others, 2025, arXiv 2506.10911; signs and defaults are those of the authors' program, where c = b.)
 
-The pairs depend on the seed and the round alone, so all ranks draw the same. If N is odd, one rank is alone, and D_m
-and x0_m are its means. The last term keeps the x0 together: two ranks by themselves at any 0 < c < 2 (1 + a). With two
-ranks this is `local_sgd` with an outer SGD whose momentum is a, not Nesterov's: with a = 0 it is DiLoCo without outer
-momentum, with a = 0 and b = 1 FedAvg.
+Pairs depend on the seed and the round alone, so all ranks draw the same. If N is odd, one is alone: j = m. The last
+term keeps the x0 together; of two ranks, for 0 < c < 2 (1 + a). With N = 2 and a = 0 this is DiLoCo without outer
+momentum (with b = 1 FedAvg); with a > 0 the momentum is that of SGD, not Nesterov's.
 
-Rounds go on from one epoch to the next. A round ends when both of a pair have what the other has sent, so nothing is on
-its way in a checkpoint. At any time the mean of the x_m is evaluated, also in the last, shorter round of a run.
+Rounds go on from one epoch to the next. Nothing is on its way between two steps, so neither in a checkpoint. The mean
+of the x_m is evaluated at any time, also in the last, shorter round of a run.
 """
 
 from dataclasses import dataclass

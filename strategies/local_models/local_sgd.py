@@ -6,17 +6,9 @@
 - `average`: x_k <- mean. (FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
 - `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
   gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
-  There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.)
-
-With a codec, codes of x_before - x_k travel instead, with a residual on each rank; their mean is the outer gradient.
-These are options of papers, N ranks and H steps apart:
-
-| paper | options |
-|---|---|
-| FedAvg | `--outer_optimizer average` |
-| DiLoCo | `--outer_optimizer nesterov --optimizer adamw` |
-| SparseLoCo (arXiv 2508.15706) | `--codec topk --error_decay 0.95 --optimizer adamw`; the paper rounds to 2 bits too |
-| MuLoCo (arXiv 2505.23725) | `--outer_optimizer nesterov --optimizer muon` |
+  There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
+- `--codec`: codes of x_before - x_k travel, and their mean is the gradient. With `--codec topk --error_decay 0.95
+  --optimizer adamw`: SparseLoCo, arXiv 2508.15706, but for its chunks of 2-bit values.
 
 Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.

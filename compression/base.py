@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from compression.layout import Layout
-from records.errors import RunFailed
+from records.errors import RunFailed, between
 from records.formulas import as_written, evaluate
 
 DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
@@ -144,6 +144,26 @@ class Codec(ABC):
     def nbytes(self) -> int:
         """The memory of what this end keeps from one vector to the next."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
+
+
+@dataclass(kw_only=True)
+class ErrorFeedback(Codec):
+    """A codec that keeps what it has not sent, and adds it to the next vector.
+
+    Law: what is sent plus what is kept equals the vector plus `error_decay` times what was kept.
+    """
+
+    error_decay: float = 1.0
+    """beta: the share of what was kept that is added to the next vector; below 1 old errors fade, as in SparseLoCo."""
+
+    def check(self) -> None:
+        """Errors do not grow."""
+        super().check()
+        between(self, "error_decay", 0, 1)
+
+    def plus_error(self, vector: torch.Tensor, error: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the vector plus beta times the error."""
+        return torch.add(vector, error, alpha=self.error_decay, out=out)
 
 
 @dataclass(kw_only=True)

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compression.base import Code, Linear, check_finite, unpack
+from compression.base import Code, ErrorFeedback, Linear, check_finite, unpack
 from records.errors import between
 
 
 @dataclass(kw_only=True)
-class PowerSGD(Linear):
+class PowerSGD(ErrorFeedback, Linear):
     """Sends a matrix as the product of two of `rank` columns, the error being added to the next.
 
     In an all-reduce (`reduce`) all ranks share P and Q. On a server (`encode`) it is a low-rank code with error
@@ -48,6 +48,7 @@ class PowerSGD(Linear):
 
     def check(self) -> None:
         """P and Q have a column at least."""
+        super().check()
         between(self, "rank", 1)
 
     def setup(self) -> None:
@@ -91,7 +92,7 @@ class PowerSGD(Linear):
         check_finite(vector, self.layout)
         if not self.steps or not self.warm_start:
             self.Q = self.random()
-        kept = vector + self.e
+        kept = self.plus_error(vector, self.e)
         Ms = self.matrices(kept)
         code = torch.empty(sum(self.lengths), dtype=self.dtype, device=self.device)
         first, second = code[: self.n_first], code[self.n_first :]

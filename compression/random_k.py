@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compression.base import DENSE, Code, Codec, check_finite, check_sent, unpack
+from compression.base import DENSE, Code, ErrorFeedback, check_finite, check_sent, unpack
 from compression.sparse import NOTHING, check_density, share_of
 
 
 @dataclass(kw_only=True)
-class RandomK(Codec):
+class RandomK(ErrorFeedback):
     """Sends elements drawn at random, the same on all ranks, and adds the others to the next vector."""
 
     density: float = 0.1
@@ -39,6 +39,7 @@ class RandomK(Codec):
 
     def check(self) -> None:
         """See Codec."""
+        super().check()
         check_density(self.density)
 
     def setup(self) -> None:
@@ -52,7 +53,7 @@ class RandomK(Codec):
         check_finite(vector, self.layout)
         indices = self.drawn(self.encoded)
         self.encoded += 1
-        self.r.add_(vector)
+        self.plus_error(vector, self.r, out=self.r)
         values = self.r.index_select(0, indices)
         check_sent(values, indices, self.layout)
         self.r.index_fill_(0, indices, NOTHING)

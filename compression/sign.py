@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
-from compression.base import GATHERED, Code, Codec, check_finite, pack, unpack
+from compression.base import GATHERED, Code, ErrorFeedback, check_finite, pack, unpack
 from compression.layout import Layout
 
 
 @dataclass(kw_only=True)
-class Sign(Codec):
+class Sign(ErrorFeedback):
     """Sends the sign of every element, one bit, and the mean of their absolute values; the error is added to the next.
 
     Zero counts as plus.
@@ -41,7 +41,7 @@ class Sign(Codec):
     def encode(self, vector: torch.Tensor) -> Code:
         """See Codec."""
         check_finite(vector, self.layout)
-        p = vector + self.e
+        p = self.plus_error(vector, self.e)
         if not self.coded:
             return Code(p)
         scale = torch.stack([p[where].abs().mean() for where in self.coded])  # ||p||_1 / d

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
-from compression.base import Code, check_finite
+from compression.base import Code, ErrorFeedback, check_finite
 from compression.sparse import NOTHING, Sparse
 
 
 @dataclass(kw_only=True)
-class TopK(Sparse):
+class TopK(ErrorFeedback, Sparse):
     """Sends the elements of largest magnitude, and adds the others to the next vector (Gradient Dropping)."""
 
     defaults = {"momentum": 0.5}
@@ -34,6 +34,6 @@ class TopK(Sparse):
     def encode(self, vector: torch.Tensor) -> Code:
         """See Codec."""
         check_finite(vector, self.layout)
-        self.r.add_(vector)  # r <- r + g
+        self.plus_error(vector, self.r, out=self.r)  # r <- beta r + g
         code, _ = self.send(self.r)  # top_R(r); r <- r - top_R(r)
         return code

@@ -28,6 +28,7 @@ from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
+from strategies.local_models.noloco import NoLoCo
 from strategies.local_models.none import NoCommunication
 from strategies.local_models.sparta import Sparta
 from strategies.lock_free.hogwild import Hogwild
@@ -58,7 +59,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         FullySharded,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (LocalSGD, Sparta, Gossip, ADPSGD, NoCommunication),
+    "No server: each has a model of its own": (LocalSGD, NoLoCo, Sparta, Gossip, ADPSGD, NoCommunication),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

@@ -102,6 +102,11 @@ class Strategy(ABC):
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
         """Check the options against the size of the run. Raises UsageError: see `between`."""
 
+    @property
+    def steps_per_code(self) -> int:
+        """The steps between two codes that a worker sends."""
+        return 1
+
     def stalest(self, workers: int) -> int | None:
         """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
         return None
@@ -150,6 +155,7 @@ class Strategy(ABC):
     def _code_by(self, codec: CodecFactory) -> Coding:
         N, x = self.transport.world_size, self.replica.x
         _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
+        dense *= self.steps_per_code
         sends = self.roles(N)[self.transport.rank] == "worker"
         coding = Coding(codec, self.replica, self.transport, dense, sends)
         # Where workers may die, a server begins anew with each: what codecs keep of them is lost.

@@ -82,8 +82,7 @@ def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer
 class Coding:
     """How the gradients of a run travel as codes, on one rank: a codec of its own, and one for each sender it reads.
 
-    `dense`: the bytes that the rank would send in a step without a codec, for comparison; `sends`: whether it sends
-    gradients.
+    `dense`: the bytes that the rank would send in place of a code, for comparison; `sends`: whether it sends gradients.
     """
 
     def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float, sends: bool) -> None:

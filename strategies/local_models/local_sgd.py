@@ -6,7 +6,9 @@
 - `average`: x_k <- mean. (FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
 - `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
   gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
-  There the inner optimizer is AdamW, H = 500, the outer rate 0.7 and its momentum 0.9.)
+  There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
+- `--codec`: codes of x_before - x_k travel, and their mean is the gradient. With `--codec topk --error_decay 0.95
+  --optimizer adamw`: SparseLoCo, arXiv 2508.15706, but for its chunks of 2-bit values.
 
 Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
@@ -16,10 +18,11 @@ from dataclasses import dataclass
 
 import torch
 
+from compression import GATHERED, KINDS, LINEAR
 from records.errors import UsageError, between, one_of
 from strategies.collectives import ring_all_reduce
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from strategies.local_models.drifting import Drifting
 
 
@@ -36,10 +39,21 @@ class LocalSGD(Drifting):
     outer_momentum: float | None = None
     """Of --outer_optimizer nesterov: its momentum. Default: 0.9."""
 
+    traits = Traits(agree=False, carries=frozenset(KINDS))
+
     def cost(self, kind: str | None = None) -> Cost:
-        """A ring every local_steps steps."""
-        ring = Traffic("2 (N - 1) / local_steps", "2 (N - 1) P / N / local_steps")
+        """A ring every local_steps steps; codes that cannot be added go to everyone."""
+        if kind == GATHERED:
+            every = Traffic("(N - 1) / local_steps", "(N - 1) G / local_steps")
+            return Cost(worker=every, path=Traffic("1 / local_steps", every.bytes))
+        messages = "4 (N - 1) / local_steps" if kind == LINEAR else "2 (N - 1) / local_steps"
+        ring = Traffic(messages, "2 (N - 1) G / N / local_steps")
         return Cost(worker=ring, path=ring)
+
+    @property
+    def steps_per_code(self) -> int:
+        """See Strategy: one ends a round."""
+        return self.local_steps
 
     def memory(self, role: str) -> Footprint:
         """The mean; with an outer optimizer, the x that the round began with, and its momentum."""
@@ -66,10 +80,12 @@ class LocalSGD(Drifting):
         self.n_taken = torch.zeros(1, dtype=torch.int64, device="cpu")  # samples of this round
         self.keep("n_taken", self.n_taken, counted=False)
         self.outer: torch.optim.SGD | None = None
-        if self.outer_optimizer == "nesterov":
-            lr = 0.7 if self.outer_lr is None else self.outer_lr
-            momentum = 0.9 if self.outer_momentum is None else self.outer_momentum
-            self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
+        averages = self.outer_optimizer == "average"
+        if self.coding or not averages:
+            lr = 1.0 if averages else 0.7 if self.outer_lr is None else self.outer_lr
+            momentum = 0.0 if averages else 0.9 if self.outer_momentum is None else self.outer_momentum
+            with self.transport.recorder.holding("codec state" if averages else "other"):
+                self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
             self.outer = torch.optim.SGD([self.before], lr=lr, momentum=momentum, nesterov=momentum > 0)
             self.keep("before", self.before)
             self.keep("outer", self.outer)
@@ -91,13 +107,20 @@ class LocalSGD(Drifting):
     def end_round(self) -> None:
         """x_k <- sum of n_k x_k / sum of n_k, or what the outer optimizer makes of it."""
         x, mean, n = self.replica.x, self.mean, int(self.n_taken)
-        mean.copy_(x).mul_(n)
-        mean.div_(ring_all_reduce(mean, self.transport, n))
         self.n_taken.zero_()
+        if self.coding:
+            self.coding.mean(torch.sub(self.before.data, x, out=mean), n, self.all_reduce)
+        else:
+            mean.copy_(x).mul_(n)
+            mean.div_(self.all_reduce(mean, n))
         if self.outer is None:
             x.copy_(mean)
             return
         with self.transport.recorder.phase("update"):
-            self.before.grad = torch.sub(self.before.data, mean)
+            self.before.grad = mean if self.coding else torch.sub(self.before.data, mean)
             self.outer.step()
         x.copy_(self.before.data)
+
+    def all_reduce(self, vector: torch.Tensor, n: int) -> int:
+        """See `ring_all_reduce`."""
+        return ring_all_reduce(vector, self.transport, n)

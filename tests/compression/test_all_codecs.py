@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from compression import DGC, QSGD, BFloat16, Blosc, Float16, NoCodec, PowerSGD, RandomK, Sign, TopK
-from compression.base import Codec, Setting
+from compression.base import Codec, ErrorFeedback, Setting
 from compression.layout import Layout
 from records.errors import RunFailed, UsageError
 
@@ -128,6 +128,20 @@ def test_from_a_saved_state_it_continues_bit_for_bit(codec: Codec, scope: str) -
     assert torch.equal(third.encode(normal(MIXED, 3)).data, expected[0]), "who loaded a state does not write into it"
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("kind", [TopK, RandomK, Sign, PowerSGD])
+def test_what_is_sent_and_what_is_kept_is_what_came_in_and_a_share_of_what_was_kept(
+    kind: type[ErrorFeedback], beta: float
+) -> None:
+    sender, receiver = (started(kind(error_decay=beta), MIXED, torch.float64) for _ in range(2))
+    for step in range(4):
+        before, vector = sender.state_dict()[kind.state[0]], normal(MIXED, step, torch.float64)
+        sent = receiver.decode(sender.encode(vector).data)
+        kept = sender.state_dict()[kind.state[0]]
+        assert kept.any(), "the case has an error"
+        torch.testing.assert_close(sent + kept, beta * before + vector, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("codec", "message"),
     [
@@ -137,6 +151,8 @@ def test_from_a_saved_state_it_continues_bit_for_bit(codec: Codec, scope: str) -
         (DGC(local_clip=-1.0), "--local_clip"),
         *((kind(density=density), f"^--density {density}: must be above 0 and at most 1")
           for kind in (TopK, RandomK, DGC) for density in (0.0, -1.0, 1.1, math.nan)),
+        *((kind(error_decay=beta), f"^--error_decay {beta}: must be at {'most 1' if beta > 1 else 'least 0'}")
+          for kind in (TopK, RandomK, Sign, PowerSGD) for beta in (-0.1, 1.1, math.nan)),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:

@@ -31,7 +31,7 @@ CASES: dict[str, Strategy] = {name: strategy_of(name, **EXACT.get(name, {})) for
 for _name, _kind in STRATEGIES.items():
     for _option in (field.name for field in dataclasses.fields(_kind)):
         _value = other_value(_kind(), _option)
-        _other = _kind(**{_option: _value} | NEEDS.get(_option, {}))
+        _other = _kind(**{_option: _value} | NEEDS.get((_name, _option), {}))
         if allows(_other, N):
             CASES[f"{_name} {_option} {_value}"] = _other
 FEW = ("ring_all_reduce", "async_param_server", "single")

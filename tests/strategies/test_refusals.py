@@ -51,6 +51,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message
         *[({name: 0.5}, "averaging has none") for name in ("outer_lr", "outer_momentum")],
         *[(NESTEROV | one, "must be") for one in ({"outer_momentum": 1.0}, {"outer_lr": -1.0}, {"outer_lr": NAN})],
     ],
+    "noloco": [
+        ({"local_steps": 0}, POSITIVE),
+        *[({name: v}, "must be") for name in ("outer_lr", "outer_momentum", "consensus_lr") for v in (-1.0, NAN)],
+        ({"outer_momentum": 1.0}, "must be at least 0 and less than 1"),
+    ],
     "overlapped_ring": [
         ({"bucket_mb": size}, "must be above 0 and at most 1e9, such as 25") for size in (0.0, -1.0, NAN, INF)
     ],

@@ -117,7 +117,7 @@ OWN = {  # one of each type
 
 @pytest.mark.parametrize(("name", "option"), OWN.values())
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
-    value, others = other_value(STRATEGIES[name](), option), NEEDS.get(option, {})
+    value, others = other_value(STRATEGIES[name](), option), NEEDS.get((name, option), {})
     given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
     given += [text for other, needed in others.items() for text in (f"--{other}", needed)]
     code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",

@@ -1,0 +1,125 @@
+"""Local SGD whose outer gradients travel as codes (SparseLoCo), or whose inner optimizer is Muon (MuLoCo)."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from compression import DGC, Codec, NoCodec, PowerSGD, RandomK, Sign, TopK
+from strategies import LocalSGD, RingAllReduce, Strategy
+from tests.runs import metadata, said
+from tests.strategies.kinds import assert_same, start
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, make_model, trajectories
+from tests.strategies.runs import made
+from tests.virtual_time.test_footprints import PARAMETERS, counted, options_of
+
+N, H, EPOCHS = 3, 3, 3
+NESTEROV: dict[str, Any] = {"outer_optimizer": "nesterov"}
+OUTER = pytest.mark.parametrize("outer", [{}, NESTEROV], ids=["average", "nesterov"])
+Code = Callable[[int, torch.Tensor], torch.Tensor]
+
+
+def sparse(share: float, beta: float) -> Code:
+    """What rank k sends for its outer gradient: e <- beta e + delta; of e the largest elements, which are taken out."""
+    e: dict[int, torch.Tensor] = {}
+
+    def code(k: int, delta: torch.Tensor) -> torch.Tensor:
+        e[k] = beta * e.get(k, torch.zeros_like(delta)) + delta
+        sent = torch.zeros_like(delta)
+        largest = e[k].abs().topk(int(share * len(delta))).indices
+        sent[largest] = e[k][largest]
+        e[k] = e[k] - sent
+        return sent
+
+    return code
+
+
+def rounds_of_a_plain_program(optimizer: str, lr: float, momentum: float, code: Code) -> torch.Tensor:
+    """N models in one loop, with nothing of the strategy: torch's optimizers, inside as outside."""
+    plan = Task(LocalSGD(), N, "plain").plan
+    flat = torch.nn.utils.parameters_to_vector
+    models = [make_model() for _ in range(N)]
+    inner = [OPTIMIZERS[optimizer](list(model.parameters())) for model in models]
+    before = torch.nn.Parameter(flat(make_model().parameters()).detach())
+    outer = torch.optim.SGD([before], lr=lr, momentum=momentum, nesterov=momentum > 0)
+    n_taken, seen = [0] * N, []
+    for i in range(EPOCHS * N_STEPS):
+        for k, model in enumerate(models):
+            part = plan.part(1 + i // N_STEPS, i % N_STEPS, k)
+            inner[k].zero_grad()
+            F.cross_entropy(model(X[part]), Y[part]).backward()
+            inner[k].step()
+            n_taken[k] += len(part)
+        if (i + 1) % H == 0:
+            codes = [code(k, before.data - flat(model.parameters()).detach()) for k, model in enumerate(models)]
+            before.grad = torch.stack([n * c for n, c in zip(n_taken, codes, strict=True)]).sum(0) / sum(n_taken)
+            outer.step()
+            for model in models:
+                torch.nn.utils.vector_to_parameters(before.data.clone(), model.parameters())
+            n_taken = [0] * N
+        seen.append(torch.stack([flat(model.parameters()).detach() for model in models]))
+    return torch.stack(seen, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("outer", "lr", "momentum"),
+    [({}, 1.0, 0.0), (NESTEROV, 0.7, 0.9), (NESTEROV | {"outer_lr": 0.8, "outer_momentum": 0.0}, 0.8, 0.0)],
+)
+@pytest.mark.parametrize(
+    ("optimizer", "codec", "beta"),
+    [("muon", None, None), ("adam", TopK(density=0.25), 1.0), ("adam", TopK(density=0.25, error_decay=0.9), 0.9)],
+)
+def test_sparseloco_and_muloco_take_the_steps_of_a_plain_program(
+    outer: dict[str, Any], lr: float, momentum: float, optimizer: str, codec: Codec | None, beta: float | None
+) -> None:
+    task = Task(LocalSGD(local_steps=H, **outer), N, optimizer, epochs=EPOCHS, codec=codec, scope="vector")
+    found = torch.tensor([rank[0] for rank in start(LocalSGD, trajectories, N, [task])], dtype=torch.float64)
+    expected = rounds_of_a_plain_program(
+        optimizer, lr, momentum, sparse(0.25, beta) if beta else lambda _, delta: delta
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+@OUTER
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+@pytest.mark.parametrize("codec", [TopK(density=1.0, error_decay=0.5), RandomK(density=1.0)], ids=lambda one: one.name)
+def test_with_all_elements_it_is_without_a_codec(outer: dict[str, Any], scope: str, codec: Codec) -> None:
+    strategy = LocalSGD(local_steps=H, **outer)
+    assert_same(Task(strategy, N, "adam", codec=codec, scope=scope), Task(strategy, N, "adam"), 1e-12)
+
+
+@OUTER
+@pytest.mark.parametrize("codec", [TopK(density=0.2, error_decay=0.9), Sign(), PowerSGD(rank=1), DGC(density=0.2)])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, outer: dict[str, Any], codec: Codec) -> None:
+    """From the middle of a round, and from its end: the residual of the rounds before goes on."""
+    given: dict[str, Any] = {"codec": codec, "n_gpus": 3, "epochs": 1}
+    whole = made(tmp_path, "whole", LocalSGD(local_steps=2, **outer), checkpoint_every=1, checkpoint_keep=99, **given)
+    for step in (3, 4):
+        path = str(tmp_path / "whole.checkpoints" / f"step-0000000{step}")
+        again = made(tmp_path, f"again {step}", LocalSGD(local_steps=2, **outer), resume=path, **given)
+        assert again["parameter_hash"] == whole["parameter_hash"]
+
+
+@OUTER
+def test_a_codec_takes_the_memory_that_it_takes_in_the_ring_and_the_x_before(outer: dict[str, Any]) -> None:
+    """The x that a round began with, which an outer optimizer has already."""
+
+    def more(strategy: Strategy) -> Counter[str]:
+        found = (counted(options_of(strategy, 4, codec=one)).counted[0].most for one in (TopK(), NoCodec()))
+        return Counter(next(found)) - Counter(next(found))
+
+    ring = more(RingAllReduce()) + Counter({} if outer else {"codec state": 4 * PARAMETERS})
+    assert more(LocalSGD(local_steps=1, **outer)) == ring
+
+
+def test_the_options_of_sparseloco_and_muloco_on_the_command_line_learn(tmp_path: Path) -> None:
+    sparseloco = "--codec topk --density 0.1 --error_decay 0.95 --optimizer adamw --lr 0.005"
+    for name, line in {"sparse": sparseloco, "mu": "--outer_optimizer nesterov --optimizer muon"}.items():
+        code, text = said("--strategy", "local_sgd", "--n_gpus", "2", "--device", "cpu", "--epochs", "3", "--run_name",
+                          name, "--results_dir", str(tmp_path), *line.split())  # fmt: skip
+        assert code == 0, text
+        assert metadata(tmp_path, name)["test_accuracy"] > 0.7

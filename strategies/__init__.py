@@ -25,6 +25,7 @@ from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
+from strategies.local_models.des_loc import DESLOC
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
@@ -56,7 +57,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         FullySharded,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (LocalSGD, Sparta, Gossip, ADPSGD, NoCommunication),
+    "No server: each has a model of its own": (LocalSGD, DESLOC, Sparta, Gossip, ADPSGD, NoCommunication),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

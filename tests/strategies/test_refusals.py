@@ -32,6 +32,7 @@ NESTEROV = {"outer_optimizer": "nesterov"}
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message, which names the last of them
     "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, COUNT)],
     "backup_workers": [({"n_backup": 3}, "must be fewer than the 3 workers"), ({"n_backup": -1}, COUNT)],
+    "des_loc": [({name: 0}, POSITIVE) for name in ("local_steps", "first_period", "second_period")],
     "downpour": [
         ({name: value}, message)
         for name in ("n_push", "n_fetch")

@@ -2,6 +2,7 @@
 
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
+from strategies.all_reduce.demo import DeMo
 from strategies.all_reduce.double_tree import DoubleTree
 from strategies.all_reduce.fully_sharded import FullySharded
 from strategies.all_reduce.halving_doubling import HalvingDoubling
@@ -55,6 +56,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         ShardedRing,
         ShardedGradients,
         FullySharded,
+        DeMo,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
     "No server: each has a model of its own": (LocalSGD, DESLOC, Sparta, Gossip, ADPSGD, NoCommunication),

@@ -44,11 +44,11 @@ def counted(options: Options, parameters: int = PARAMETERS, layers: int = LAYERS
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("strategy", [*(kind() for kind in IN_MESSAGES.values()), NESTEROV], ids=lambda one: one.name)
 def test_what_a_rank_holds_is_its_closed_form(strategy: Strategy, optimizer: str) -> None:
-    if strategy.cost().code:  # of its own, which is of sgd
+    if strategy.memory("worker").other is None:
         assert footprint(options_of(strategy), sizes_of(Options(), PARAMETERS), "worker", 3) is None
         return
-    if optimizer == "sgd" and strategy.traits.defaults.get("optimizer"):
-        return  # it has moments to average
+    if optimizer != (Options(strategy=strategy).optimizer if strategy.name in ("des_loc", "demo") else optimizer):
+        return  # they take no other
     for workers in (2, 5):
         run = counted(options_of(strategy, n_gpus_of(strategy.name, workers), optimizer=optimizer))
         for role in set(run.options.roles):

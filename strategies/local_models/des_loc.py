@@ -49,10 +49,12 @@ class DESLOC(Drifting):
     traits = Traits(agree=False, defaults={"optimizer": "adam", "lr": 0.01})
 
     def cost(self, kind: str | None = None) -> Cost:
-        """Three rings, each in its period."""
+        """A ring for each of the three in its period: by default 6 + 2 + 1 of them in 6 K_x steps."""
         K_u = "first_period" if self.first_period else "(3 local_steps)"
         K_v = "second_period" if self.second_period else "(6 local_steps)"
         rings = f"(1 / local_steps + 1 / {K_u} + 1 / {K_v})"
+        if not (self.first_period or self.second_period):
+            rings = "9 / (6 local_steps)"
         ring = Traffic(f"2 (N - 1) {rings}", f"2 (N - 1) P / N {rings}")
         return Cost(worker=ring, path=ring)
 

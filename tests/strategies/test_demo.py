@@ -110,6 +110,8 @@ def test_a_code_has_4_bytes_a_number_and_what_is_sent_leaves_the_momentum(dtype:
     torch.testing.assert_close(M, kept, rtol=1e-5, atol=1e-6)
     with pytest.raises(RunFailed, match="sent by another codec"):
         ends[1].decode(code.data[:-4])
+    with pytest.raises(RunFailed, match="not finite"):
+        ends[0].encode(g / 0)
 
 
 @pytest.mark.parametrize(("optimizer", "message"), [

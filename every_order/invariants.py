@@ -118,6 +118,8 @@ def weight(case: Case) -> float | None:
     seen in the plain order, which others are then compared with.
     """
     traits, served = case.strategy.traits, "server" in case.roles
+    if case.strategy.cost().code:
+        return None  # what a code leaves out comes later, or never
     if traits.agree and not served:
         return 1.0 if traits.asynchronous else 1 / case.workers
     if served and not traits.agree:

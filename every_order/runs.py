@@ -18,6 +18,7 @@ from every_order.transport import Died, Ordered
 from records.recorder import Recorder
 from strategies import OptimizerFactory, Strategy
 from strategies.common.builtin import replica_of
+from training.optimizers import factory
 from workloads.batches import BatchPlan
 
 LR = 0.1
@@ -30,7 +31,7 @@ class Case:
     """What is run: each worker takes `steps`, or the server ends an epoch after so many gradients of all workers.
 
     `own_steps`: the former, also where a server could end an epoch. `dies`: a rank, and the number of the send before
-    which it dies. The optimizer is SGD, if it is not another one.
+    which it dies. The optimizer is the strategy's default, if it is not another one.
     """
 
     strategy: Strategy
@@ -65,7 +66,8 @@ class Case:
     @cached_property
     def make_optimizer(self) -> OptimizerFactory:
         """What makes the optimizer."""
-        return self.optimizer or partial(torch.optim.SGD, lr=LR, momentum=self.momentum)
+        name = self.strategy.traits.defaults.get("optimizer", "sgd")
+        return self.optimizer or factory(name, LR, self.momentum, 0.0, ())
 
     @cached_property
     def ends_by_samples(self) -> bool:

@@ -3,6 +3,7 @@
 from records.errors import UsageError, between, one_of
 from strategies.all_reduce.all_gather import AllGather
 from strategies.all_reduce.all_reduce import FastestAllReduce
+from strategies.all_reduce.demo import DeMo
 from strategies.all_reduce.double_tree import DoubleTree
 from strategies.all_reduce.fully_sharded import FullySharded
 from strategies.all_reduce.halving_doubling import HalvingDoubling
@@ -26,6 +27,7 @@ from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
+from strategies.local_models.des_loc import DESLOC
 from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.noloco import NoLoCo
@@ -57,9 +59,10 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         ShardedRing,
         ShardedGradients,
         FullySharded,
+        DeMo,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (LocalSGD, NoLoCo, Sparta, Gossip, ADPSGD, NoCommunication),
+    "No server: each has a model of its own": (LocalSGD, DESLOC, NoLoCo, Sparta, Gossip, ADPSGD, NoCommunication),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

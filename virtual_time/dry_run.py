@@ -130,11 +130,14 @@ def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
 
 
 def period(strategy: Strategy) -> int:
-    """Return after how many steps a strategy does the same again: the options by which its messages are divided."""
+    """Return after how many steps a strategy does the same again: the options by which its messages are divided.
+
+    Or some times as many: they may be divided by (3 n_push).
+    """
     options = {option.name for option in dataclasses.fields(strategy)}
     formulas = " ".join(one.messages for one in strategy.cost().by_role.values())
-    divisors = options & set(re.findall(r"/ (\w+)", formulas))
-    return math.lcm(*(getattr(strategy, name) for name in divisors))
+    divisors = re.findall(r"/ \(?(?:(\d+) )?(\w+)", formulas)
+    return math.lcm(*(int(times or 1) * getattr(strategy, name) for times, name in divisors if name in options))
 
 
 def samples_of_a_worker(options: Options) -> int:

@@ -30,7 +30,7 @@ from compression.dgs import Difference, SAMomentum, check_sgd
 from compression.sparse import Sparse, check_density
 from records.errors import UsageError
 from strategies.common.base import RunSize
-from strategies.common.descent import is_flat, sgd_of
+from strategies.common.descent import is_flat, optimizer_of
 from strategies.common.served import Served
 from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from strategies.common.workers import SERVER
@@ -73,7 +73,8 @@ class DGS(Served):
         """Something must be sent; the rate and the momentum are those of SGD, which the worker takes itself."""
         check_density(self.density)
         if run.optimizer:
-            check_sgd(sgd_of(run.optimizer, f"{self.name} is SGD with momentum"), self.name)
+            why = f"{self.name} is SGD with momentum"
+            check_sgd(optimizer_of(torch.optim.SGD, run.optimizer, why, "take sgd"), self.name)
             if not is_flat(run.optimizer):
                 raise UsageError(f"--decay: {self.name} has one decay for all of x; leave it out, and make one group")
 

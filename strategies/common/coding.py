@@ -10,7 +10,7 @@ from compression import DENSE, KINDS, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
-from strategies.common.descent import OptimizerFactory, sgd_of
+from strategies.common.descent import OptimizerFactory, optimizer_of
 from strategies.common.replica import Replica
 from strategies.common.traits import Coded, Cost
 from transports.base import Message, Transport
@@ -70,7 +70,8 @@ def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer
     if codec.tensors_only and scope != "tensor":
         raise UsageError(f"--codec_scope {scope}: {codec.name} codes tensor by tensor; leave it out")
     if codec.carries_momentum:
-        made = sgd_of(optimizer, f"{codec.name} carries the momentum of sgd", "take sgd or another --codec")
+        why = f"{codec.name} carries the momentum of sgd"
+        made = optimizer_of(torch.optim.SGD, optimizer, why, "take sgd or another --codec")
         for option in ("momentum", "dampening", "nesterov"):
             if value := made.param_groups[0][option]:
                 raise UsageError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from strategies.common.kept import nbytes_of
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
+Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,10 @@ def is_elementwise(make: OptimizerFactory) -> bool:
     return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
-def sgd_of(make: OptimizerFactory, why: str, cure: str = "take sgd") -> torch.optim.SGD:
-    """Return the optimizer of one element, for who takes over its options. Raises UsageError if it is not SGD."""
+def optimizer_of(kind: type[Made], make: OptimizerFactory, why: str, cure: str) -> Made:
+    """Return the optimizer of one element, for whom its kind matters. Raises UsageError for another `kind`."""
     made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
-    if not isinstance(made, torch.optim.SGD):
+    if not isinstance(made, kind):
         raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
     return made
 

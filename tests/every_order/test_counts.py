@@ -17,8 +17,8 @@ from tests.runs import strategy_of
 
 exhaustive = pytest.mark.exhaustive
 SMALL = pytest.mark.parametrize(("W", "K"), [(2, 1), (2, 2), (2, 3), (3, 1), pytest.param(3, 2, marks=exhaustive)])
-ONE = ["ring_all_reduce", "sharded_ring", "all_gather", "naive_all_reduce", "gossip", "local_sgd", "noloco", "sparta",
-       "none", "param_server", "sharded_param_server"]  # fmt: skip
+ONE = ["ring_all_reduce", "sharded_ring", "all_gather", "demo", "naive_all_reduce", "gossip", "local_sgd", "des_loc",
+       "noloco", "sparta", "none", "param_server", "sharded_param_server"]  # fmt: skip
 
 
 def all_of(name: str, n_gpus: int, steps: int, options: dict[str, Any] | None = None, **how: Any) -> Report:

@@ -1,5 +1,6 @@
 """What a rank does in the suites: a loop of its own, with nothing of `training/`, on a data set of 47 samples."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from compression import Codec, Layout, Setting
-from compression.dgs import check_sgd
 from records.errors import UsageError
 from strategies import OptimizerFactory, RunSize, Strategy
 from strategies.all_reduce.fully_sharded import FullySharded
@@ -67,15 +67,12 @@ class Task:
 
     @property
     def suited_optimizer(self) -> OptimizerFactory:
-        """The optimizer; SGD with momentum where the strategy takes no other."""
-        made = OPTIMIZERS[self.optimizer]
-        if self.strategy.cost().code is None:
-            return made
-        try:
-            check_sgd(made([nn.Parameter(torch.zeros(1))]), self.strategy.name)
-        except UsageError:
-            return OPTIMIZERS["soft"]
-        return made
+        """The optimizer; one that the strategy takes, where it does not take this one."""
+        for name in (self.optimizer, "plain", "soft"):
+            with contextlib.suppress(UsageError):
+                self.strategy.check(dataclasses.replace(self.size, optimizer=OPTIMIZERS[name]))
+                return OPTIMIZERS[name]
+        return OPTIMIZERS["adam"]
 
     @property
     def make_codec(self) -> CodecFactory | None:

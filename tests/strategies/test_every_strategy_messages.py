@@ -23,7 +23,7 @@ Kind = type[Strategy]
 
 # The ledger is the formula
 
-STEPS = 12  # a multiple of all that the int options are set to
+STEPS = 24  # a multiple of all periods
 
 
 def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame, Layout, torch.Tensor, int, Strategy]]:

@@ -30,7 +30,9 @@ FIRST = {name: getattr(Options(), name) for name in ("dataset", "model", "epochs
 def test_a_first_run_learns(kind: Kind, tmp_path: Path, exhaustive: bool) -> None:
     """As a first run without options, if exhaustive; else on two classes of points."""
     by_chance = kind.traits.asynchronous and not is_virtual(kind)  # the order of arrival decides on staleness
-    facts = made(tmp_path, "first", kind(), lr=Options(strategy=kind()).lr, **FIRST if exhaustive else {"epochs": 6})
+    own = Options(strategy=kind())
+    few = {"epochs": 6 if own.lr > 0.01 else 60}  # some move an element by about the rate a step, and no further
+    facts = made(tmp_path, "first", kind(), lr=own.lr, **FIRST if exhaustive else few)
     assert by_chance or facts["test_accuracy"] >= (0.9 if kind.traits.agree else 0.8)
     assert facts["replicas_identical"] or not kind.traits.agree
     assert set(facts["optimizer_bytes"]) == {str(rank) for rank in range(len(facts["roles"]))}
@@ -89,7 +91,9 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
     # DDP orders its buckets anew after its first step, and sums more than two ranks by their places in a bucket.
     is_builtin = issubclass(complete, Builtin)
     n_gpus = 2 if is_builtin else with_workers(complete, 3)
-    same = CHECKPOINTED | {"optimizer": "adam", "n_gpus": n_gpus}
+    same = CHECKPOINTED | {"n_gpus": n_gpus}
+    if not complete().cost().code:  # which is of sgd
+        same |= {"optimizer": "adam"}
     strategies = [complete()] if is_builtin else some(determined_variants(complete, n_gpus), exhaustive)
     for number, strategy in enumerate(strategies):
         folder = tmp_path / str(number)

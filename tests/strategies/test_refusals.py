@@ -32,6 +32,11 @@ NESTEROV = {"outer_optimizer": "nesterov"}
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message, which names the last of them
     "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, COUNT)],
     "backup_workers": [({"n_backup": 3}, "must be fewer than the 3 workers"), ({"n_backup": -1}, COUNT)],
+    "demo": [
+        *[({name: 0}, POSITIVE) for name in ("chunk_size", "top_k")],
+        *[({"momentum_decay": beta}, "must be at least 0 and below 1") for beta in (-0.1, 1.0, NAN)],
+    ],
+    "des_loc": [({name: 0}, POSITIVE) for name in ("local_steps", "first_period", "second_period")],
     "downpour": [
         ({name: value}, message)
         for name in ("n_push", "n_fetch")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strategies import Gossip, LocalSGD, NoCommunication, Sparta, Strategy
+from strategies import DESLOC, Gossip, LocalSGD, NoCommunication, Sparta, Strategy
 from tests.strategies.kinds import assert_same, on_ranks
 from tests.strategies.loops import Rank, Task
 
@@ -57,7 +57,9 @@ def test_what_is_drawn_depends_on_the_seed_and_the_step() -> None:
     assert not torch.equal(first[0], first[1])
 
 
-@pytest.mark.parametrize("strategy", [Sparta(), LocalSGD(), Gossip(), NoCommunication()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "strategy", [Sparta(), LocalSGD(), DESLOC(), Gossip(), NoCommunication()], ids=lambda one: one.name
+)
 def test_who_has_a_model_of_its_own_counts_the_samples_of_all(strategy: Strategy) -> None:
     def counted(rank: Rank) -> list[tuple[int, float]]:
         seen = list[tuple[int, float]]()

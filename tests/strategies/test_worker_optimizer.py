@@ -89,7 +89,7 @@ def by_optimizer(transport: Transport, task: Task, anew: bool = False) -> Found:
     """Likewise; if `anew`, the second epoch is that of another model and optimizer, which continue from the state."""
     model, seen = model_of(transport), Found()
     make = partial(
-        WorkerOptimizer, transport=transport, strategy=task.strategy, optimizer=OPTIMIZERS[task.optimizer],
+        WorkerOptimizer, transport=transport, strategy=task.strategy, optimizer=task.suited_optimizer,
         codec=task.codec, scope=task.scope, momentum=task.momentum, seed=task.seed, clip_norm=task.clip_norm,
         schedule=task.schedule,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from strategies import (
 from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.kinds import fit
-from tests.strategies.loops import OPTIMIZERS, X, Y, make_model
+from tests.strategies.loops import OPTIMIZERS, Task, X, Y, make_model
 from tests.strategies.scripted import Scripted
 from tests.strategies.test_worker_optimizer import NAME, Found, train, x_of
 from transports.base import Transport
@@ -187,7 +187,8 @@ def test_calls_of_the_other_role_are_refused() -> None:
 
 def loop(transport: Transport, strategy: Strategy, steps: list[int], finishes: bool, norm: bool) -> None:
     model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7) if norm else nn.Tanh(), nn.Linear(7, 3)).double()
-    optimizer = WorkerOptimizer(model, transport, strategy, OPTIMIZERS["plain"])
+    make = Task(strategy, transport.world_size, "plain").suited_optimizer
+    optimizer = WorkerOptimizer(model, transport, strategy, make)
     train(optimizer, model, [torch.arange(len(X))] * steps[transport.rank], finishes=finishes)
 
 

@@ -128,7 +128,7 @@ def test_each_step_is_that_of_plain_pytorch(tmp_path: Path, strategy: str, case:
         torch.testing.assert_close(ours, torchs, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("strategy", sorted({*tables.STRATEGIES} - {*STRATEGIES, "dgs"}))
+@pytest.mark.parametrize("strategy", sorted({*tables.STRATEGIES} - {*STRATEGIES, "dgs", "demo", "des_loc"}))
 def test_every_strategy_updates_tensors(tmp_path: Path, strategy: str) -> None:
     given = BATCH_NORM | {"optimizer": "muon", "lr": 0.05, "epochs": 6, "n_gpus": n_gpus_of(strategy, 2)}
     assert made(tmp_path, "run", strategy_of(strategy), **given)["test_accuracy"] > 0.4

@@ -39,7 +39,7 @@ from virtual_time.network import OneSwitch
 from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
-STEPS, SAMPLES = 12, 4
+STEPS, SAMPLES = 24, 4
 GBIT = 125e6 * PAYLOAD  # bytes a second
 
 

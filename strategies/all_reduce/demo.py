@@ -1,0 +1,79 @@
+"""DeMo: each rank has a momentum of its own, of which only the largest coefficients of its cosine transform travel.
+
+    M_k <- beta M_k + g_k                           on each rank k
+    q_k <- the top_k largest of each chunk of DCT(M_k)
+    M_k <- M_k - IDCT(q_k)                          what is sent leaves the momentum
+    send q_k to all
+    x <- x - eta sign(IDCT(mean of q_k))            on all ranks, by sgd
+
+(Peng, Quesnelle, Kingma, 2024, Decoupled momentum optimization, arXiv 2411.19870.) The mean is sum of n_k q_k / sum of
+n_k, n_k being the samples of rank k. With all coefficients nothing is left in M_k: x <- x - eta sign(mean of g_k).
+
+In the authors' program M_k is a sum of eta g_k: with one eta the same, for a sign has no scale. There a matrix is cut
+into squares, here each tensor into runs of elements; there a coefficient's mean is over those who have sent it, here
+who has not counts as 0.
+
+--weight_decay is lambda in x <- x - eta (sign(...) + lambda x); --clip_norm bounds each g_k. All ranks have the same x.
+Nothing is on its way between two steps; a checkpoint has the M_k of each rank.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from compression import Setting
+from compression.demo import FastComponents
+from records.errors import UsageError, between
+from strategies.all_reduce.all_gather import AllGather
+from strategies.common.base import RunSize
+from strategies.common.coding import codec_factory
+from strategies.common.descent import optimizer_of
+from strategies.common.traits import Cost, Traits
+
+
+@dataclass(kw_only=True)
+class DeMo(AllGather):
+    """Every rank sends the largest DCT coefficients of its momentum; all step by the sign of their mean (DeMo)."""
+
+    chunk_size: int = 64
+    """Elements of a tensor that are transformed together."""
+    top_k: int = 4
+    """Coefficients of a chunk that are sent; all of them, if it has no more."""
+    momentum_decay: float = 0.999
+    """beta: the share of the momentum that stays in a step."""
+
+    traits = Traits(defaults={"momentum": 0.0, "lr": 0.01})
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Each rank sends N - 1 codes at a time."""
+        code = FastComponents(chunk_size=self.chunk_size, top_k=self.top_k, momentum_decay=self.momentum_decay)
+        return replace(super().cost(kind), code=code)
+
+    def check(self, run: RunSize) -> None:
+        """A chunk has an element; something is sent, and something forgotten; the steps are those of sgd."""
+        between(self, "chunk_size", 1)
+        between(self, "top_k", 1)
+        if not 0 <= self.momentum_decay < 1:
+            raise UsageError(f"--momentum_decay {self.momentum_decay}: must be at least 0 and below 1")
+        if run.optimizer:
+            made = optimizer_of(torch.optim.SGD, run.optimizer, f"{self.name} takes steps of sgd", "take sgd")
+            if momentum := made.param_groups[0]["momentum"]:
+                raise UsageError(f"--momentum {momentum}: {self.name} has its own, --momentum_decay; leave it out")
+
+    def setup(self) -> None:
+        """M_k <- 0."""
+        make = codec_factory(self.cost().code, Setting())
+        assert make, "its own codec"
+        with self.transport.recorder.holding("codec state"):
+            self.coding = self._code_by(make)
+        self.clip_norm, self.descent.clip_norm = self.descent.clip_norm, 0.0  # it bounds g_k, not a sign
+
+    def step(self, n_samples: int) -> None:
+        """x <- x - eta sign(IDCT(mean of q_k))."""
+        assert self.coding, "as setup has made it"
+        g = self.replica.collect()
+        if self.clip_norm:
+            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        n = self.coding.mean(g, n_samples, self.all_reduce)
+        self.descent.step(g.sign_(), n)
+        self.replica.zero_grad()

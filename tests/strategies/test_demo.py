@@ -1,0 +1,139 @@
+"""DeMo: its steps are those of a plain program; with all coefficients it steps by the sign of the mean gradient."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import scipy.fft
+import torch
+
+from compression import Layout, Setting
+from compression.demo import FastComponents, dct
+from records.errors import RunFailed, UsageError
+from strategies import DeMo
+from tests.strategies.kinds import on_ranks, start
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
+from tests.strategies.test_local_sgd import gradient
+
+N, RATE = 3, 0.3  # of "plain"
+SIZES = [35, 7, 21, 3]  # of the tensors of `make_model`
+
+
+def transformed(vector: torch.Tensor, chunk: int, inverse: bool = False) -> list[torch.Tensor]:
+    """The chunks of each tensor by scipy: their DCT, or of coefficients the inverse."""
+    change = partial(scipy.fft.idct if inverse else scipy.fft.dct, norm="ortho")
+    return [torch.from_numpy(change(part.numpy())) for tensor in vector.split(SIZES) for part in tensor.split(chunk)]
+
+
+def plain_program(chunk: int, k: int, beta: float, epochs: int, clip: float = 0.0) -> torch.Tensor:
+    """The same, written with nothing of the strategy: M_k as the paper has it, and scipy's transform."""
+    plan, seen = Task(DeMo(), N).plan, []
+    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
+    M = torch.zeros(N, len(x), dtype=x.dtype)
+    for i in range(epochs * N_STEPS):
+        mean, n = torch.zeros_like(x), 0
+        for rank in range(N):
+            part = plan.part(1 + i // N_STEPS, i % N_STEPS, rank)
+            g = gradient(x, part)
+            M[rank] = beta * M[rank] + (g * min(1.0, clip / g.norm()) if clip else g)
+            chunks = transformed(M[rank], chunk)
+            for c in chunks:
+                c[c.abs().argsort(descending=True)[k:]] = 0
+            M[rank] -= torch.cat(transformed(torch.cat(chunks), chunk, inverse=True))
+            mean, n = mean + len(part) * torch.cat(chunks), n + len(part)
+        x = x - RATE * torch.cat(transformed(mean / n, chunk, inverse=True)).sign()
+        seen.append(x)
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "clip"),
+    [((8, 2, 0.9), 0.0), ((4, 2, 0.999), 0.0), ((64, 4, 0.999), 0.0), ((16, 3, 0.0), 0.0), ((8, 2, 0.9), 0.05)],
+)
+def test_its_steps_are_those_of_a_plain_program(options: tuple[int, int, float], clip: float) -> None:
+    """Uneven parts; chunks that divide a tensor, that leave a rest, and that are longer than one."""
+    strategy = DeMo(chunk_size=options[0], top_k=options[1], momentum_decay=options[2])
+    ranks = start(DeMo, trajectories, N, [Task(strategy, N, "plain", clip, epochs=3)])
+    assert ranks[0] == ranks[1] == ranks[2], "replicas agree to the bit"
+    found = torch.tensor(ranks[0][0], dtype=torch.float64)
+    torch.testing.assert_close(found, plain_program(*options, 3, clip), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("n_gpus", [1, N])
+@pytest.mark.parametrize("beta", [0.0, 0.999])
+def test_with_all_coefficients_it_is_descent_by_the_sign_of_the_mean_gradient(n_gpus: int, beta: float) -> None:
+    """Nothing is left of the momentum, whatever its decay."""
+
+    def train(rank: Rank) -> tuple[list[torch.Tensor], torch.Tensor]:
+        seen = []
+        for i in range(2 * N_STEPS):
+            rank.take(i)
+            seen.append(rank.x())
+        assert rank.strategy.coding
+        return seen, rank.strategy.coding.codec.state_dict()["M"]
+
+    strategy = DeMo(chunk_size=8, top_k=8, momentum_decay=beta)
+    task = Task(strategy, n_gpus, "plain")
+    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
+    expected = []
+    for i in range(2 * N_STEPS):
+        x = x - RATE * gradient(x, task.plan.part(1 + i // N_STEPS, i % N_STEPS)).sign()
+        expected.append(x)
+    for seen, M in on_ranks(task, train):
+        torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
+        assert not M.any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 64])
+def test_the_transform_is_scipys_and_its_inverse_its_transpose(n: int) -> None:
+    x = torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    torch.testing.assert_close(dct(n) @ dct(n).T, torch.eye(n, dtype=torch.float64), rtol=0, atol=1e-13)
+    torch.testing.assert_close(x @ dct(n).T, torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_code_has_4_bytes_a_number_and_what_is_sent_leaves_the_momentum(dtype: torch.dtype) -> None:
+    ends = [FastComponents(chunk_size=8, top_k=3), FastComponents(chunk_size=8, top_k=3)]
+    layout = Layout(("a", "b", "c"), ((2, 9), (2,), (16,)))  # 2 chunks and 2; 2; 2 chunks
+    for end in ends:
+        end.start(layout, torch.empty(0, dtype=dtype), Setting())
+    g, sent = torch.randn(36, generator=torch.Generator().manual_seed(0)).to(dtype), []
+    for _ in range(3):
+        code = ends[0].encode(g)
+        assert (code.values, code.indices) == ends[1].count()[:2] == (16 * dtype.itemsize, 16 * 4)
+        sent.append(ends[1].decode(code.data))
+    kept = 0.999 * (0.999 * (g - sent[0]) + g - sent[1]) + g - sent[2]
+    M = torch.empty(36, dtype=dtype)  # from its coefficients
+    for run, length in ends[0].runs:
+        M[run] = (ends[0].M[run].view(-1, length) @ dct(length).to(dtype)).flatten()
+    torch.testing.assert_close(M, kept, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RunFailed, match="sent by another codec"):
+        ends[1].decode(code.data[:-4])
+    with pytest.raises(RunFailed, match="not finite"):
+        ends[0].encode(g / 0)
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    (OPTIMIZERS["adam"], "--optimizer adam: demo takes steps of sgd; take sgd"),
+    (OPTIMIZERS["soft"], "--momentum 0.5: demo has its own, --momentum_decay; leave it out"),
+])  # fmt: skip
+def test_another_optimizer_is_refused(optimizer: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        DeMo().check(replace(Task(DeMo(), N).size, optimizer=optimizer))
+
+
+def test_rate_and_decay_are_those_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x <- x - eta (sign + lambda x)."""
+    groups = lambda ps: torch.optim.SGD([{"params": ps[:1], "weight_decay": 0.5}, {"params": ps[1:], "lr": 0.1}], 0.2)  # noqa: E731
+    monkeypatch.setitem(OPTIMIZERS, "plain", groups)
+
+    def step(rank: Rank) -> torch.Tensor:
+        before = rank.x()
+        rank.constant_step(2.0 - rank.transport.rank, 1)
+        return torch.stack([before, rank.x()])
+
+    for before, after in on_ranks(Task(DeMo(chunk_size=8, top_k=8), N, "plain"), step):
+        first = torch.arange(len(before)) < SIZES[0]
+        expected = torch.where(first, before - 0.2 * (1 + 0.5 * before), before - 0.1)
+        torch.testing.assert_close(after, expected, rtol=1e-12, atol=1e-14)

@@ -29,6 +29,7 @@ from strategies.local_models.gossip import Gossip
 from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.none import NoCommunication
 from strategies.local_models.sparta import Sparta
+from strategies.local_models.streaming_diloco import StreamingDiLoCo
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP
 from strategies.single import Single
@@ -56,7 +57,7 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         FullySharded,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (LocalSGD, Sparta, Gossip, ADPSGD, NoCommunication),
+    "No server: each has a model of its own": (LocalSGD, StreamingDiLoCo, Sparta, Gossip, ADPSGD, NoCommunication),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

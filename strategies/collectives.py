@@ -10,16 +10,19 @@ finished chunks travel round and overwrite. Each rank sends 2 (N - 1) messages, 
 however many ranks there are: no algorithm sends less.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import wraps
+from typing import cast
 
 import torch
 
 from transports.among import among
-from transports.base import Transport, Work
+from transports.base import Message, Transport, Work
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""
+Ring = Generator[None, Message | None, tuple[int, list[Work]]]
+"""A `go_round` that has not ended."""
 
 
 def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
@@ -66,6 +69,35 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
         sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))
         transport.recv(left, "share-only").copy_to(chunks[(r - s) % N])
     return sent
+
+
+def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
+    """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
+
+    Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
+    PeerLost.
+    """
+    N, r = transport.world_size, transport.rank
+    right, chunks = (r + 1) % N, vector.tensor_split(N)
+    sent, total = [], n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))
+        with cast(Message, (yield)) as received:
+            chunks[(r - s - 1) % N].add_(received.vector)
+            total = n + received.n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, tag))
+        cast(Message, (yield)).copy_to(chunks[(r - s) % N])
+    return total, sent
+
+
+def give(ring: Ring, message: Message | None) -> tuple[int, list[Work]] | None:
+    """Give a `go_round` the message that it waits for, None to begin with; return what it returns, when it ends."""
+    try:
+        ring.send(message)
+    except StopIteration as end:
+        return cast(tuple[int, list[Work]], end.value)
+    return None
 
 
 def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:

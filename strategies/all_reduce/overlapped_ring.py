@@ -13,39 +13,15 @@ is hidden, or where nearly all parameters are in the layers whose gradients come
 
 import itertools
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 
 from records.errors import UsageError
-from strategies.collectives import average
+from strategies.collectives import Ring, average, give, go_round
 from strategies.common.base import RunSize, Strategy
 from strategies.common.traits import Cost, Traffic
-from transports.base import Message, Transport, Work
-
-Ring = Generator[None, Message | None, tuple[int, list[Work]]]
-
-
-def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
-    """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
-
-    Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
-    PeerLost.
-    """
-    N, r = transport.world_size, transport.rank
-    right, chunks = (r + 1) % N, vector.tensor_split(N)
-    sent, total = [], n
-    for s in range(N - 1):
-        sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))
-        with cast(Message, (yield)) as received:
-            chunks[(r - s - 1) % N].add_(received.vector)
-            total = n + received.n
-    for s in range(N - 1):
-        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, tag))
-        cast(Message, (yield)).copy_to(chunks[(r - s) % N])
-    return total, sent
+from transports.base import Message, Work
 
 
 @dataclass
@@ -157,11 +133,9 @@ class OverlappedRing(Strategy):
     def give(self, bucket: Bucket, message: Message | None) -> None:
         """Give a bucket the message that it waits for, or None to begin with."""
         assert bucket.ring is not None, "it is on its way"
-        try:
-            bucket.ring.send(message)
-        except StopIteration as round_:
+        if (ended := give(bucket.ring, message)) is not None:
             bucket.ring = None
-            bucket.total, bucket.sent = round_.value
+            bucket.total, bucket.sent = ended
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""

@@ -20,7 +20,7 @@ from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import ByTensor, OptimizerFactory, by_name
+from strategies.common.factories import ByTensor, OptimizerFactory, by_name
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer

@@ -91,13 +91,49 @@ def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ri
     return total, sent
 
 
-def give(ring: Ring, message: Message | None) -> tuple[int, list[Work]] | None:
-    """Give a `go_round` the message that it waits for, None to begin with; return what it returns, when it ends."""
-    try:
-        ring.send(message)
-    except StopIteration as end:
-        return cast(tuple[int, list[Work]], end.value)
-    return None
+class Rounds:
+    """Vectors that go round the ring at the same time, each with a tag of its own, as far as messages have come."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._going: dict[str, Ring] = {}
+        self._ended: dict[str, tuple[int, list[Work]]] = {}
+
+    def __contains__(self, tag: str) -> bool:
+        return tag in self._going or tag in self._ended
+
+    def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
+        """Begin to replace `vector` [P] by the sum over all ranks. Raises PeerLost."""
+        self._going[tag] = go_round(vector, self._transport, n, tag)
+        self._give(tag, None)
+
+    def advance(self, until: str | None = None) -> None:
+        """Pass on what has come, and wait until the vector with the tag `until` has gone round.
+
+        Raises PeerLost, WaitTimeout.
+        """
+        left = (self._transport.rank - 1) % self._transport.world_size
+        while tags := tuple(self._going):  # whichever comes first, so that none waits for the one before it
+            message = self._transport.recv(left, tags) if until in tags else self._transport.recv(left, tags, 0)
+            if message is None:
+                break
+            self._give(message.tag, message)
+
+    def end(self, tag: str) -> int:
+        """Wait until a vector has gone round and may be changed; return the sum of all n. Raises as `advance`."""
+        self.advance(tag)
+        n, sent = self._ended.pop(tag)
+        for work in sent:
+            work.wait()
+        return n
+
+    def _give(self, tag: str, message: Message | None) -> None:
+        """Give a vector the message that it waits for, None to begin with."""
+        try:
+            self._going[tag].send(message)
+        except StopIteration as end:
+            del self._going[tag]
+            self._ended[tag] = end.value
 
 
 def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:

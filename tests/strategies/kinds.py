@@ -76,6 +76,11 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
+def needs(strategy: Strategy | type[Strategy], option: str) -> dict[str, Any]:
+    """What the option needs of the others that the strategy has."""
+    return {name: value for name, value in NEEDS.get(option, {}).items() if hasattr(strategy, name)}
+
+
 def other_value(strategy: Strategy, option: str) -> int | float | str:
     """A value, not the one that it has, that the strategy accepts for the option in a small run."""
     if isinstance(had := getattr(strategy, option), bool):
@@ -83,7 +88,7 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     if option == "block_modules":
         return "2"  # of `make_model`
     for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
-        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
+        other = dataclasses.replace(strategy, **{option: value} | needs(strategy, option))
         with contextlib.suppress(UsageError):
             other.check(RunSize(4, 3, 4))
             if getattr(other, option) != getattr(strategy, option):
@@ -101,7 +106,7 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     settings = [{}, EXACT.get(kind.name, {}), *(dict.fromkeys(names, value) for value in (2, 3))]
     for option in dataclasses.fields(kind):
         with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
-            settings.append({option.name: other_value(kind(), option.name)} | NEEDS.get(option.name, {}))
+            settings.append({option.name: other_value(kind(), option.name)} | needs(kind, option.name))
     settings.append({name: 2 + place % 2 for place, name in enumerate(names)})
     found: list[Strategy] = []
     for options in settings:

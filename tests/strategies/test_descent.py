@@ -7,7 +7,8 @@ import torch
 
 from compression import Layout
 from records.recorder import Recorder
-from strategies.common.descent import Descent, OptimizerFactory, Schedule, by_name
+from strategies.common.descent import Descent, Schedule
+from strategies.common.factories import OptimizerFactory, by_name
 
 SGD = partial(torch.optim.SGD, lr=1.0)
 N = 6

@@ -49,7 +49,7 @@ def assert_equal(one: Any, other: Any) -> None:
             assert all(map(torch.equal, *pair))
 
 
-DILOCO = {"fragments": 1, "delay": 0, "blend": 0.0}
+DILOCO: dict[str, Any] = {"fragments": 1, "delay": 0, "blend": 0.0}
 
 
 @pytest.mark.parametrize(("optimizer", "clip_norm"), [("adam", 0.0), ("groups", 0.0), ("muon", 0.0), ("sgd", 0.05)])
@@ -61,6 +61,11 @@ def test_with_one_fragment_used_at_once_it_is_diloco_to_the_bit(optimizer: str, 
     assert_equal(found, on_ranks(diloco, seen_by))
     if optimizer == "adam":
         assert_equal(found, launch(in_process, 4, streaming, timeout=LIMIT))
+
+
+def mean_of(pairs: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """The mean of vectors, by their samples."""
+    return torch.stack([n * x for x, n in pairs]).sum(0) / sum(n for _, n in pairs)
 
 
 def plain(strategy: StreamingDiLoCo, N: int, bounds: list[int]) -> list[list[torch.Tensor]]:
@@ -91,7 +96,7 @@ def plain(strategy: StreamingDiLoCo, N: int, bounds: list[int]) -> list[list[tor
                 for k in range(N):
                     first = p not in sent
                     pairs = [now[k], *((d, now[k][1] if first else n) for j, (d, n) in enumerate(before) if j != k)]
-                    outer_step(k, part, sum(n * d for d, n in pairs) / sum(n for _, n in pairs))
+                    outer_step(k, part, mean_of(pairs))
                     own[k][part] = x0[k][part]
                 sent[p] = now
             elif after == 0:
@@ -99,9 +104,8 @@ def plain(strategy: StreamingDiLoCo, N: int, bounds: list[int]) -> list[list[tor
             if after == 0:
                 taken[p] = [0] * N
             if after == tau and p in sent and not strategy.eager:
-                mean = sum(n * x for x, n in sent[p]) / sum(n for _, n in sent[p])
                 for k in range(N):
-                    outer_step(k, part, x0[k][part] - mean)
+                    outer_step(k, part, x0[k][part] - mean_of(sent[p]))
                     own[k][part] = alpha * own[k][part] + (1 - alpha) * x0[k][part]
         seen.append([x.clone() for x in own])
     return seen

@@ -108,13 +108,14 @@ class Rounds:
         self._give(tag, None)
 
     def advance(self, until: str | None = None) -> None:
-        """Pass on what has come, and wait until the vector with the tag `until` has gone round.
+        """Pass on what has come, or what comes until the vector with the tag `until` has gone round.
 
         Raises PeerLost, WaitTimeout.
         """
         left = (self._transport.rank - 1) % self._transport.world_size
-        while tags := tuple(self._going):  # whichever comes first, so that none waits for the one before it
-            message = self._transport.recv(left, tags) if until in tags else self._transport.recv(left, tags, 0)
+        # Whichever comes first, so that none waits for the one before it.
+        while (tags := tuple(self._going)) and (until is None or until in tags):
+            message = self._transport.recv(left, tags) if until else self._transport.recv(left, tags, 0)
             if message is None:
                 break
             self._give(message.tag, message)

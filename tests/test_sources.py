@@ -109,6 +109,8 @@ KNOWN = {
     ("training/ddp_hook.py", "all_gather"),  # torch's
     ("torch_scripts/process_group.py", "all_gather"),
     ("torch_scripts/collectives.py", "all_gather"),
+    ("virtual_time/network.py", "delay"),
+    ("virtual_time/sharing.py", "delay"),
     ("virtual_time/network.py", "rack"),  # a network's own
     ("virtual_time/cluster.py", "rack"),
     ("training/checks.py", "workers_like"),  # a cure that only `single` has

@@ -85,7 +85,8 @@ class OverlappedRing(Strategy):
         self.replica.collect_one(i)
         for bucket in self.buckets:
             bucket.missing.discard(i)
-        self.advance(self.n)
+        self.begin_full(self.n)
+        self.rounds.advance()
 
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
@@ -95,7 +96,7 @@ class OverlappedRing(Strategy):
         ended = self.transport.now()  # the backward pass
         for bucket in self.buckets:
             bucket.missing.clear()
-        self.advance(n_samples)
+        self.begin_full(n_samples)
         n, *_ = [self.rounds.end(bucket.tag) for bucket in self.buckets]
         self.on_the_way_s += self.transport.now() - self.begun_at
         self.hidden_s += max(0.0, ended - self.begun_at)
@@ -103,15 +104,14 @@ class OverlappedRing(Strategy):
         self.descent.step(g.div_(n), n)
         self.replica.zero_grad()
 
-    def advance(self, n: int) -> None:
-        """Start each full bucket, and pass on what has come."""
+    def begin_full(self, n: int) -> None:
+        """Start each full bucket."""
         for bucket in itertools.takewhile(lambda bucket: not bucket.missing, self.buckets):  # in this order everywhere
             if not bucket.has_begun:
                 bucket.has_begun = True
                 if bucket is self.buckets[0]:
                     self.begun_at = self.transport.now()
                 self.rounds.begin(bucket.g.mul_(n), n, bucket.tag)
-        self.rounds.advance()
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""

@@ -32,7 +32,7 @@ from records.errors import UsageError
 from ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import FullySharded, RunSize
 from strategies.common.blocks import blocks_of, free, give
-from strategies.common.descent import ByTensor, is_elementwise
+from strategies.common.factories import ByTensor, is_elementwise
 from strategies.common.replica import layout_of, trained
 from strategies.common.traits import Cost, Traits
 from training.command_line import main

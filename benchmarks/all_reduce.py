@@ -35,13 +35,16 @@ from records.recorder import Recorder
 from ring_all_reduce_builtin import join
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.recursive_doubling import recursive_doubling
-from strategies.collectives import ALL_REDUCES, ring_all_reduce
+from strategies.collectives import gather_and_add, naive_all_reduce, ring_all_reduce
 from training import launch
 from transports.base import Transport
 from transports.messages import Setup
 from transports.process_group import ProcessGroup
 
-OURS = ALL_REDUCES | {"recursive_doubling": recursive_doubling, "halving_doubling": halving_doubling}
+OURS = {
+    "ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add,
+    "recursive_doubling": recursive_doubling, "halving_doubling": halving_doubling,
+}  # fmt: skip
 Peer = Literal["gloo", "mpi"]
 Peers = dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]]  # our transport on it, and its own all-reduce
 

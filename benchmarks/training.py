@@ -92,10 +92,10 @@ def block_of(
     def block() -> None:
         for _ in range(0 if serves else settings.steps):
             replica.begin_piece(n, n * N, is_last=True)
+            strategy.begin_step(n)
             with phase("forward"):
                 loss = F.cross_entropy(replica.module(x).flatten(0, -2), y.flatten())
                 loss.item()
-            strategy.begin_step(n)
             with phase("backward"):
                 replica.backward(loss)
             strategy.step(n)

@@ -122,11 +122,13 @@ class Recorder:
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Iterator[None]:
         """Time the block as one event of phase `name`.
 
-        `part`: how much of the usual work it does; `work`: which, where a phase has several kinds.
+        `part`: how much of the usual work it does; `work`: which, where a phase has several kinds. A phase may lie in
+        another, such as an update in a backward pass: each takes its own time.
         """
         if self.enabled and self.synchronize:
             self.synchronize()
         t0 = self.clock()
+        outside, self._spent = self._spent, 0.0  # of the phase that this one lies in
         if self.memory:
             with self.memory.in_phase(name):
                 yield
@@ -136,7 +138,7 @@ class Recorder:
             self.synchronize()
         if self.time_passes:
             self.time_passes(work or name, max(0.0, part - self._spent))
-            self._spent = 0.0
+        self._spent = outside
         if self.enabled:
             self.add(name, t0, self.clock())
 

@@ -22,7 +22,7 @@ from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from strategies.common.base import RunSize, Strategy
-from strategies.common.descent import ByTensor, OptimizerFactory, by_name
+from strategies.common.factories import ByTensor, OptimizerFactory, by_name
 from strategies.common.replica import Replica
 from strategies.common.traits import Cost, Traffic, Traits
 from strategies.common.worker_optimizer import WorkerOptimizer
@@ -33,6 +33,7 @@ from strategies.local_models.local_sgd import LocalSGD
 from strategies.local_models.noloco import NoLoCo
 from strategies.local_models.none import NoCommunication
 from strategies.local_models.sparta import Sparta
+from strategies.local_models.streaming_diloco import StreamingDiLoCo
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP
 from strategies.single import Single
@@ -62,7 +63,16 @@ GROUPS: dict[str, tuple[type[Strategy], ...]] = {
         DeMo,
     ),
     "No server, no lock: all write into shared memory": (Hogwild, HogwildPP),
-    "No server: each has a model of its own": (LocalSGD, DESLOC, NoLoCo, Sparta, Gossip, ADPSGD, NoCommunication),
+    "No server: each has a model of its own": (
+        LocalSGD,
+        StreamingDiLoCo,
+        DESLOC,
+        NoLoCo,
+        Sparta,
+        Gossip,
+        ADPSGD,
+        NoCommunication,
+    ),
 }
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}
 """The strategy to take in place of a strategy with this option."""

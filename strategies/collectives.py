@@ -10,16 +10,19 @@ finished chunks travel round and overwrite. Each rank sends 2 (N - 1) messages, 
 however many ranks there are: no algorithm sends less.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import wraps
+from typing import cast
 
 import torch
 
 from transports.among import among
-from transports.base import Transport, Work
+from transports.base import Message, Transport, Work
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""
+Ring = Generator[None, Message | None, tuple[int, list[Work]]]
+"""A `go_round` that has not ended."""
 
 
 def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
@@ -66,6 +69,72 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
         sent.append(transport.isend(chunks[(r + 1 - s) % N], right, "share-only"))
         transport.recv(left, "share-only").copy_to(chunks[(r - s) % N])
     return sent
+
+
+def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
+    """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
+
+    Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
+    PeerLost.
+    """
+    N, r = transport.world_size, transport.rank
+    right, chunks = (r + 1) % N, vector.tensor_split(N)
+    sent, total = [], n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))
+        with cast(Message, (yield)) as received:
+            chunks[(r - s - 1) % N].add_(received.vector)
+            total = n + received.n
+    for s in range(N - 1):
+        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, tag))
+        cast(Message, (yield)).copy_to(chunks[(r - s) % N])
+    return total, sent
+
+
+class Rounds:
+    """Vectors that go round the ring at the same time, each with a tag of its own, as far as messages have come."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._going: dict[str, Ring] = {}
+        self._ended: dict[str, tuple[int, list[Work]]] = {}
+
+    def __contains__(self, tag: str) -> bool:
+        return tag in self._going or tag in self._ended
+
+    def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
+        """Begin to replace `vector` [P] by the sum over all ranks. Raises PeerLost."""
+        self._going[tag] = go_round(vector, self._transport, n, tag)
+        self._give(tag, None)
+
+    def advance(self, until: str | None = None) -> None:
+        """Pass on what has come, or what comes until the vector with the tag `until` has gone round.
+
+        Raises PeerLost, WaitTimeout.
+        """
+        left = (self._transport.rank - 1) % self._transport.world_size
+        # Whichever comes first, so that none waits for the one before it.
+        while (tags := tuple(self._going)) and (until is None or until in tags):
+            message = self._transport.recv(left, tags) if until else self._transport.recv(left, tags, 0)
+            if message is None:
+                break
+            self._give(message.tag, message)
+
+    def end(self, tag: str) -> int:
+        """Wait until a vector has gone round and may be changed; return the sum of all n. Raises as `advance`."""
+        self.advance(tag)
+        n, sent = self._ended.pop(tag)
+        for work in sent:
+            work.wait()
+        return n
+
+    def _give(self, tag: str, message: Message | None) -> None:
+        """Give a vector the message that it waits for, None to begin with."""
+        try:
+            self._going[tag].send(message)
+        except StopIteration as end:
+            del self._going[tag]
+            self._ended[tag] = end.value
 
 
 def naive_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:

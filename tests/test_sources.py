@@ -112,6 +112,8 @@ KNOWN = {
     ("torch_scripts/process_group.py", "all_gather"),
     ("torch_scripts/collectives.py", "all_gather"),
     ("workloads/generate.py", "top_k"),  # of which a next token is drawn
+    ("virtual_time/network.py", "delay"),
+    ("virtual_time/sharing.py", "delay"),
     ("virtual_time/network.py", "rack"),  # a network's own
     ("virtual_time/cluster.py", "rack"),
     ("training/checks.py", "workers_like"),  # a cure that only `single` has

@@ -14,7 +14,8 @@ import torch
 
 from compression import Layout
 from records.errors import UsageError, one_line
-from strategies.common.descent import ByTensor, OptimizerFactory, Schedule, by_name
+from strategies.common.descent import Schedule
+from strategies.common.factories import ByTensor, OptimizerFactory, by_name
 from workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {

@@ -18,7 +18,8 @@ from records.recorder import Recorder
 from records.scalars import check_tensorboard
 from records.unfinished import check_name
 from strategies import RunSize
-from strategies.common.descent import Descent, is_flat
+from strategies.common.descent import Descent
+from strategies.common.factories import is_flat
 from strategies.common.replica import layout_of, trained
 from training.names import check_recorded, naming
 from training.options import TRAINED, Options

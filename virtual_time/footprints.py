@@ -12,7 +12,7 @@ from records.errors import UsageError, one_line
 from records.memory_use import ACTIVATIONS, KINDS, MemoryUse
 from strategies.common import forms
 from strategies.common.base import RunSize
-from strategies.common.descent import ByTensor
+from strategies.common.factories import ByTensor
 from strategies.common.kept import nbytes_of
 from training.options import Options
 from virtual_time.steps import Sizes

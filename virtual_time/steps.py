@@ -183,6 +183,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
             recorder.step = i
             if recorder.memory:
                 recorder.memory.begin_step()
+            strategy.begin_step(job.samples)
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
                     replica.forward(options.amp != "none")
@@ -190,7 +191,6 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
                     loss = F.cross_entropy(replica.module(x), y)
             if recorder.memory:
                 recorder.memory.begin_training()  # what is sharded is so from here on
-            strategy.begin_step(job.samples)
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
                     replica.pass_back()

@@ -27,12 +27,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 from strategies.common.blocks import Block
+from strategies.common.passes import OnBlocks
 from strategies.common.traits import Cost, Footprint, Traffic
 from transports.base import Work
 
 
 @dataclass(kw_only=True)
-class FullySharded(ShardedGradients):
+class FullySharded(ShardedGradients, OnBlocks):
     """Each rank keeps 1/N of x, g and the optimizer's state; a block's parameters are gathered for its two passes.
 
     The meter "hidden_communication", with --prefetch: of the time from the start of a gathering to its end, the share

@@ -13,39 +13,14 @@ is hidden, or where nearly all parameters are in the layers whose gradients come
 
 import itertools
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 
 from records.errors import UsageError
-from strategies.collectives import average
+from strategies.collectives import Rounds, average
 from strategies.common.base import RunSize, Strategy
 from strategies.common.traits import Cost, Traffic
-from transports.base import Message, Transport, Work
-
-Ring = Generator[None, Message | None, tuple[int, list[Work]]]
-
-
-def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
-    """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
-
-    Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
-    PeerLost.
-    """
-    N, r = transport.world_size, transport.rank
-    right, chunks = (r + 1) % N, vector.tensor_split(N)
-    sent, total = [], n
-    for s in range(N - 1):
-        sent.append(transport.isend(chunks[(r - s) % N], right, tag, n=total))
-        with cast(Message, (yield)) as received:
-            chunks[(r - s - 1) % N].add_(received.vector)
-            total = n + received.n
-    for s in range(N - 1):
-        sent.append(transport.isend(chunks[(r + 1 - s) % N], right, tag))
-        cast(Message, (yield)).copy_to(chunks[(r - s) % N])
-    return total, sent
 
 
 @dataclass
@@ -56,10 +31,7 @@ class Bucket:
     tag: str
     parameters: frozenset[int]  # that have a part in it
     missing: set[int] = field(default_factory=set)  # whose gradients are not here yet
-    ring: Ring | None = None  # while it goes round
     has_begun: bool = False
-    total: int = 0  # samples of all ranks, when its sum is finished
-    sent: list[Work] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -94,6 +66,7 @@ class OverlappedRing(Strategy):
             start = max(0, stop - length)
             inside = frozenset(i for i, part in enumerate(tensors) if part.start < stop and start < part.stop)
             self.buckets.append(Bucket(g[start:stop], f"bucket {len(self.buckets)}", inside))
+        self.rounds = Rounds(self.transport)
         self.n: int | None = None  # samples of this rank in the step, once they are known
         self.begun_at = 0.0  # when the step's first bucket began
         self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
@@ -112,7 +85,8 @@ class OverlappedRing(Strategy):
         self.replica.collect_one(i)
         for bucket in self.buckets:
             bucket.missing.discard(i)
-        self.advance(self.n, wait=False)
+        self.begin_full(self.n)
+        self.rounds.advance()
 
     def step(self, n_samples: int) -> None:
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
@@ -122,46 +96,22 @@ class OverlappedRing(Strategy):
         ended = self.transport.now()  # the backward pass
         for bucket in self.buckets:
             bucket.missing.clear()
-        self.advance(n_samples, wait=True)
-        for bucket in self.buckets:
-            for work in bucket.sent:
-                work.wait()
+        self.begin_full(n_samples)
+        n, *_ = [self.rounds.end(bucket.tag) for bucket in self.buckets]
         self.on_the_way_s += self.transport.now() - self.begun_at
         self.hidden_s += max(0.0, ended - self.begun_at)
-        self.n, n = None, self.buckets[0].total
+        self.n = None
         self.descent.step(g.div_(n), n)
         self.replica.zero_grad()
 
-    def advance(self, n: int, wait: bool) -> None:
-        """Start each full bucket, and give those under way the messages that came, or all that they wait for."""
-        begun = list(itertools.takewhile(lambda bucket: not bucket.missing, self.buckets))  # in this order everywhere
-        for bucket in begun:
+    def begin_full(self, n: int) -> None:
+        """Start each full bucket."""
+        for bucket in itertools.takewhile(lambda bucket: not bucket.missing, self.buckets):  # in this order everywhere
             if not bucket.has_begun:
                 bucket.has_begun = True
                 if bucket is self.buckets[0]:
                     self.begun_at = self.transport.now()
-                bucket.ring = go_round(bucket.g.mul_(n), self.transport, n, bucket.tag)
-                self.give(bucket, None)
-        left = (self.transport.rank - 1) % self.transport.world_size
-        on_the_way = {bucket.tag: bucket for bucket in begun if bucket.ring}
-        while on_the_way:  # whichever comes first, so that none waits for the one before it
-            tags = tuple(on_the_way)
-            message = self.transport.recv(left, tags) if wait else self.transport.recv(left, tags, 0)
-            if message is None:
-                break
-            bucket = on_the_way[message.tag]
-            self.give(bucket, message)
-            if not bucket.ring:
-                del on_the_way[bucket.tag]
-
-    def give(self, bucket: Bucket, message: Message | None) -> None:
-        """Give a bucket the message that it waits for, or None to begin with."""
-        assert bucket.ring is not None, "it is on its way"
-        try:
-            bucket.ring.send(message)
-        except StopIteration as round_:
-            bucket.ring = None
-            bucket.total, bucket.sent = round_.value
+                self.rounds.begin(bucket.g.mul_(n), n, bucket.tag)
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""

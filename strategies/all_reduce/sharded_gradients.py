@@ -50,7 +50,7 @@ class ShardedGradients(ShardedRing):
         """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""
         N, replica, place = self.transport.world_size, self.replica, 0
         self.own = (self.transport.rank + 1) % N
-        self.cut = replica.blocks(self.block_modules)
+        self.cut, replica.collects = replica.blocks(self.block_modules), False
         for block in self.cut:
             block.chunks = self.descent.parts(N, block.part)
             own = block.chunks[self.own]

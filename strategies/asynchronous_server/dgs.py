@@ -30,7 +30,8 @@ from compression.dgs import Difference, SAMomentum, check_sgd
 from compression.sparse import Sparse, check_density
 from records.errors import UsageError
 from strategies.common.base import RunSize
-from strategies.common.descent import is_flat, optimizer_of
+from strategies.common.descent import optimizer_of
+from strategies.common.factories import is_flat
 from strategies.common.served import Served
 from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from strategies.common.workers import SERVER

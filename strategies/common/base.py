@@ -11,7 +11,8 @@ import torch
 from records.errors import RunFailed, UsageError
 from strategies.collectives import broadcast
 from strategies.common.coding import CodecFactory, Coding
-from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.descent import Descent, Schedule
+from strategies.common.factories import OptimizerFactory
 from strategies.common.forms import closed_form, sources
 from strategies.common.kept import Kept, KeptThing
 from strategies.common.replica import Replica
@@ -211,10 +212,10 @@ class Strategy(ABC):
                 self.replica.others = others
 
     def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
-        """Prepare for the backward pass that completes the gradient of the next `step`, the mean over `n_samples`.
+        """Prepare for the two passes that complete the gradient of the next `step`, the mean over `n_samples`.
 
-        Optional in a loop: without it an algorithm does nothing during the backward pass. Called again before that
-        pass, it corrects `n_samples`.
+        Optional in a loop: without it an algorithm does nothing during the backward pass. Called again between the two
+        passes, it corrects `n_samples`.
         """
 
     @abstractmethod

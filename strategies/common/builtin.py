@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from strategies.common.base import Strategy
-from strategies.common.descent import Descent, OptimizerFactory, Schedule
+from strategies.common.descent import Descent, Schedule
+from strategies.common.factories import OptimizerFactory
 from strategies.common.replica import (
     Replica,
     bytes_of,

@@ -10,7 +10,8 @@ from compression import DENSE, KINDS, Codec, Layout, Setting
 from compression.base import Linear
 from compression.none import NoCodec
 from records.errors import RunFailed, UsageError
-from strategies.common.descent import OptimizerFactory, optimizer_of
+from strategies.common.descent import optimizer_of
+from strategies.common.factories import OptimizerFactory
 from strategies.common.replica import Replica
 from strategies.common.traits import Coded, Cost
 from transports.base import Message, Transport

@@ -2,11 +2,9 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -16,90 +14,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from compression import Layout
 from records.errors import UsageError
 from records.recorder import Recorder
+from strategies.common.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
 from strategies.common.kept import nbytes_of
 
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
-OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Schedule = Callable[[float], float]
 Made = TypeVar("Made", bound=torch.optim.Optimizer)
-
-
-@dataclass(frozen=True)
-class ByTensor:
-    """An optimizer that is given the tensors of the model, as views of x with their shapes, and their layout.
-
-    `name`: what messages call it.
-    """
-
-    make: Callable[[Layout, list[Any]], torch.optim.Optimizer]
-    name: str
-
-    def __call__(self, parameters: list[torch.Tensor], layout: Layout | None = None) -> torch.optim.Optimizer:
-        """Make it; without a layout, the parameters have numbers for names."""
-        return self.make(layout or Layout.of((str(i), p) for i, p in enumerate(parameters)), parameters)
-
-
-def by_name(make: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer], name: str = "") -> ByTensor:
-    """Return what makes an optimizer by `make`, which is called with what `model.named_parameters()` would give."""
-    return ByTensor(
-        lambda layout, parameters: make(list(zip(layout.names, parameters, strict=True))),
-        name or getattr(make, "__name__", "yours"),
-    )
-
-
-class _Flat(torch.Tensor):
-    """A parameter that refuses to tell its shape, except to torch itself."""
-
-    _SHAPE = frozenset({"dim", "size", "ndim", "shape", "ndimension"})
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Raise TypeError where a function outside torch asks for the shape."""
-        asked = getattr(func, "__self__", func) if func.__name__ == "__get__" else func
-        if getattr(asked, "__name__", "") in cls._SHAPE:
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if not caller.startswith("torch."):
-                raise TypeError("it asks a parameter for its shape")
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def is_flat(make: OptimizerFactory) -> bool:
-    """Return whether the optimizer may be given all parameters as one vector, or a part of it: which is fastest.
-
-    It may if it makes one group, asks no parameter for its shape, and updates each element by itself. Tried out.
-    """
-    try:
-        return _is_flat(make)
-    except TypeError:  # it has no hash
-        return _is_flat.__wrapped__(make)
-
-
-@lru_cache(maxsize=8)  # tried out once, however many ranks share a process
-def _is_flat(make: OptimizerFactory) -> bool:
-    if isinstance(make, ByTensor):
-        return False
-    try:
-        made = make([torch.zeros(1).as_subclass(_Flat).requires_grad_()])
-        return len(made.param_groups) == 1 and is_elementwise(make)
-    except Exception:  # of any kind: by its own check of the shape. If it cannot be made at all, that is raised later.
-        return False
-
-
-def is_elementwise(make: OptimizerFactory) -> bool:
-    """Return whether the two halves of a vector are updated as they are in the whole. Tried out."""
-    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
-    whole = torch.nn.Parameter(values.clone())
-    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
-    optimizers = [make([parameter]) for parameter in (whole, *halves)]
-    for step in range(3):
-        g = torch.sin(values + step)
-        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
-            parameter.grad = gradient.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
 def optimizer_of(kind: type[Made], make: OptimizerFactory, why: str, cure: str) -> Made:
@@ -192,6 +112,7 @@ class Descent:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._sizes = [p.numel() for p in self.parameters]
         self._part = sum(self._sizes[i] for i in self.own) / layout.n
+        self._taken: list[int] = []  # those that have taken their part of the next step
 
     def parts(self, n: int, within: slice | None = None) -> list[slice]:
         """Return n parts of x, or of what lies `within` it, that may be updated apart.
@@ -215,9 +136,7 @@ class Descent:
         """
         processed = n_samples if processed is None else processed
         if g is not None:
-            gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
-            for i, gradient in zip(self.own, gradients, strict=True):
-                self.parameters[i].grad = gradient
+            self._give(g)
         self.before_update()
         if self.clip_norm:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -226,15 +145,43 @@ class Descent:
                 if self._norm and g is not None
                 else get_total_norm([g] if self.is_flat and g is not None else gradients)
             )
-        with self._recorder.phase("update", self._part):
-            if self.schedule:
-                factor = self.schedule(self.processed + processed / 2)
-                for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-                    group["lr"] = rate * factor
+        taken, self._taken = self._taken, []
+        for i in taken:
+            self.parameters[i].grad = None
+        with self._recorder.phase("update", self._part - sum(self._sizes[i] for i in taken) / self._layout.n):
+            self._set_rates(processed)
             if self.clip_norm:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
             self.optimizer.step()
         self.count(n_samples, processed)
+
+    @cached_property
+    def has_parts(self) -> bool:
+        """Whether parts of x may be updated before the others: by `step_part`."""
+        return self.is_flat and not self.clip_norm and takes_turns(self._make)
+
+    def step_part(self, part: slice, g: torch.Tensor, n_samples: int) -> None:
+        """Update one of the `parts` that `optimize` was given, before `step`, with the same arguments, the others."""
+        ends = enumerate(itertools.accumulate(self._sizes))
+        taken = [i for i, end in ends if part.start < end <= part.stop]
+        self._give(g)
+        for i in {*self.own} - {*taken}:
+            self.parameters[i].grad = None
+        with self._recorder.phase("update", sum(self._sizes[i] for i in taken) / self._layout.n):
+            self._set_rates(n_samples)
+            self.optimizer.step()
+        self._taken += taken
+
+    def _give(self, g: torch.Tensor) -> None:
+        gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
+        for i, gradient in zip(self.own, gradients, strict=True):
+            self.parameters[i].grad = gradient
+
+    def _set_rates(self, processed: float) -> None:
+        if self.schedule:
+            factor = self.schedule(self.processed + processed / 2)
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * factor
 
     def scale(self, g: torch.Tensor, n_samples: int) -> None:
         """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +16,8 @@ from records.recorder import Recorder
 from strategies.common.blocks import Block
 
 
-class OnBlocks(Protocol):
-    """Who is told of the passes of a model and its blocks."""
+class OnBlocks:
+    """Who is told of the passes of a model and its blocks; does nothing."""
 
     def begin_forward(self) -> None:
         """The forward pass of the model begins."""

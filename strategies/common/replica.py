@@ -136,8 +136,7 @@ class Replica(Passes):
     # Blocks, for who keeps no x or g of all
 
     def blocks(self, names: str) -> list[Block]:
-        """Return the blocks of the model: see `blocks_of`. From now on gradients are left in `.grad`."""
-        self.collects = False
+        """Return the blocks of the model: see `blocks_of`."""
         return blocks_of(self.model, self.layout, names)
 
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:

@@ -28,7 +28,8 @@ from compression import Codec, Setting
 from records.errors import UsageError, in_python
 from strategies.common.base import RunSize, Strategy
 from strategies.common.coding import check_codec, codec_factory
-from strategies.common.descent import OptimizerFactory, Schedule
+from strategies.common.descent import Schedule
+from strategies.common.factories import OptimizerFactory
 from strategies.common.kept import random_state, set_random_state
 from strategies.common.replica import Replica
 from transports.base import Transport

@@ -73,10 +73,15 @@ def with_workers(kind: type[Strategy], most: int) -> int:
     return [n_gpus for n_gpus in sizes(kind) if exact(kind).count_workers(n_gpus) <= most][-1]
 
 
-NEEDS: dict[tuple[str, str], dict[str, Any]] = {  # what an option of a strategy needs beside it
-    ("local_sgd", "outer_lr"): {"outer_optimizer": "nesterov"},
-    ("local_sgd", "outer_momentum"): {"outer_optimizer": "nesterov"},
+NEEDS: dict[str, dict[str, Any]] = {
+    "outer_lr": {"outer_optimizer": "nesterov"},
+    "outer_momentum": {"outer_optimizer": "nesterov"},
 }
+
+
+def needs(strategy: Strategy | type[Strategy], option: str) -> dict[str, Any]:
+    """What the option needs of the others that the strategy has."""
+    return {name: value for name, value in NEEDS.get(option, {}).items() if hasattr(strategy, name)}
 
 
 def other_value(strategy: Strategy, option: str) -> int | float | str:
@@ -86,7 +91,7 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     if option == "block_modules":
         return "2"  # of `make_model`
     for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
-        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get((strategy.name, option), {}))
+        other = dataclasses.replace(strategy, **{option: value} | needs(strategy, option))
         with contextlib.suppress(UsageError):
             other.check(RunSize(4, 3, 4))
             if getattr(other, option) != getattr(strategy, option):
@@ -104,7 +109,7 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     settings = [{}, EXACT.get(kind.name, {}), *(dict.fromkeys(names, value) for value in (2, 3))]
     for option in dataclasses.fields(kind):
         with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
-            settings.append({option.name: other_value(kind(), option.name)} | NEEDS.get((kind.name, option.name), {}))
+            settings.append({option.name: other_value(kind(), option.name)} | needs(kind, option.name))
     settings.append({name: 2 + place % 2 for place, name in enumerate(names)})
     found: list[Strategy] = []
     for options in settings:

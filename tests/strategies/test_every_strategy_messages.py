@@ -11,9 +11,11 @@ import torch
 
 from compression import Layout
 from records.tables import ledger
-from strategies import ParamServer, RingAllReduce, ShardedGradients, Strategy
+from strategies import ParamServer, RingAllReduce, Strategy
+from strategies.common.blocks import blocks_of
 from strategies.common.forms import closed_form
 from strategies.common.traits import NOTHING
+from strategies.local_models.fragments import Fragmented
 from tests.ranks import ENGINES, LIMIT, launch, run
 from tests.strategies.kinds import EXHAUSTIVE, exact, fit, is_virtual, start, variants, with_workers
 from tests.strategies.loops import Rank, Task, accuracy, trajectories
@@ -38,11 +40,13 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         else:
             for i in range(STEPS):
                 rank.take(i)
+        if isinstance(rank.strategy, Fragmented):
+            rank.strategy.use_all(wait=True)  # what is on its way belongs to these steps
         transport.recorder.mark_codes()
         transport.recorder.epoch = 2
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
-        replica, blocks = rank.replica, len(rank.strategy.cut) if isinstance(rank.strategy, ShardedGradients) else 1
+        replica, blocks = rank.replica, len(blocks_of(rank.replica.model, rank.replica.layout))
         taken = rank.strategy if hasattr(rank.strategy, "taken") else task.strategy
         found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks, taken))
         transport.recorder.epoch = 0

@@ -68,6 +68,15 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message
         ({"servers": 1}, "must be at least 2"),
         ({"servers": 4}, "must be at most 3, all processes but one"),
     ],
+    "streaming_diloco": [
+        ({"fragments": 0}, POSITIVE),
+        ({"local_steps": 0}, POSITIVE),
+        ({"delay": -1}, COUNT),
+        ({"delay": 4}, "must be at most 3, one less than --local_steps"),
+        *[({"eager": True, name: value}, "--eager has none") for name, value in (("delay", 0), ("blend", 0.5))],
+        *[({"blend": value}, "must be at least 0 and less than 1") for value in (1.0, -0.1, NAN)],
+        *[(one, "must be") for one in ({"outer_momentum": 1.0}, {"outer_lr": -1.0}, {"outer_lr": NAN})],
+    ],
     "sparta": [({"fraction": part}, "must be above 0 and at most 1") for part in (0.0, -0.1, 1.1, NAN)],
 }
 

@@ -1,15 +1,24 @@
 """What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
 
 from launchers.devices import as_before
 from records.recorder import Recorder
-from strategies import Replica
+from strategies import NoCommunication, Replica, Strategy
+from strategies.common.passes import OnBlocks
 from tests.ranks import launch, virtual_time
+from tests.strategies.runs import made
+from training import Options
 from training.passes import choose_threads, shares_of
 from transports.base import Transport
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
@@ -45,6 +54,19 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
     assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
 
 
+def test_a_phase_in_another_takes_its_own_time_only() -> None:
+    passed: list[tuple[str, float]] = []
+    recorder = Recorder(clock=lambda: sum(part for _, part in passed))
+    recorder.time_passes = lambda name, part: passed.append((name, part))
+    recorder.shares = (0.25, 0.5, 0.25)
+    with recorder.phase("forward"):
+        recorder.spend("forward", 0)
+        with recorder.phase("update", 0.125):
+            pass
+        recorder.spend("forward", 1)
+    assert passed == [("forward", 0.25), ("update", 0.125), ("forward", 0.5), ("forward", 0.25)]
+
+
 def told(transport: Transport, by_replica: bool) -> list[list[int]]:
     """Whose gradients it is told of: after the pass, which the replica may make, and after `collect`."""
     torch.manual_seed(0)
@@ -67,6 +89,42 @@ def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_col
     assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
     assert sorted(collected) == list(range(6)), "once only"
     assert set(collected[:2]) == {4, 5}, "the last layer's first"
+
+
+@dataclass(kw_only=True)
+class Noting(NoCommunication, OnBlocks):
+    """Notes in which order it is called in a step."""
+
+    seen: ClassVar[list[str]] = []
+
+    def setup(self) -> None:
+        super().setup()
+        self.replica.on_blocks(self.replica.blocks(""), self)
+
+    def begin_step(self, n_samples: int) -> None:
+        self.seen.append("begin_step")
+
+    def begin_forward(self) -> None:
+        self.seen.append("begin_forward")
+
+    def step(self, n_samples: int) -> None:
+        super().step(n_samples)
+        self.seen.append("step")
+
+
+def test_a_step_is_announced_before_its_forward_pass(tmp_path: Path) -> None:
+    """Also where no pass is computed."""
+    for run in (lambda: made(tmp_path, "run", Noting(), n_gpus=1, epochs=1), lambda: dry(Noting())):
+        Noting.seen.clear()
+        run()
+        assert Noting.seen[:3] == ["begin_step", "begin_forward", "step"]
+        assert Noting.seen == Noting.seen[:3] * (len(Noting.seen) // 3)
+
+
+def dry(strategy: Strategy) -> None:
+    """Take three steps on the meta device."""
+    options = Options(strategy=strategy, n_gpus=1, bandwidth="1gbit", latency="1ms")
+    dry_run(options, ClusterOptions(compute="1s"), 8, 3, quiet=True, layers=2)
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

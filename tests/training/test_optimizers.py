@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from records.errors import UsageError
 from strategies import OptimizerFactory
-from strategies.common.descent import is_flat
+from strategies.common.factories import is_flat
 from training.optimizers import OPTIMIZERS, SCHEDULES, factory, schedule
 
 ELEMENTWISE = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax", "adadelta", "asgd", "rprop")

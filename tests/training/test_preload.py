@@ -18,7 +18,7 @@ runpy.run_path("train.py", run_name="__main__")
 UP_TO_A_STEP = """
 import sys
 import training.command_line, training.preload
-from strategies.common.descent import is_elementwise
+from strategies.common.factories import is_elementwise
 from training.optimizers import OPTIMIZERS, factory
 from workloads import datasets
 from workloads.options import DataOptions

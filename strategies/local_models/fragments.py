@@ -1,0 +1,185 @@
+"""Ranks whose models are averaged in fragments, which take turns: what these strategies share.
+
+The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn if
+(t - o_p) mod H = 0, with o_p = floor(p H / P). It is updated and sent in the backward pass, when its gradients are
+complete; with `--clip_norm`, and with optimizers that cannot update a part of x, after it. What came is used before its
+first block's next forward pass.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from records.errors import RunFailed, between
+from strategies.collectives import Rounds
+from strategies.common.base import RunSize
+from strategies.common.blocks import Block
+from strategies.common.passes import OnBlocks
+from strategies.local_models.drifting import Drifting
+
+
+@dataclass(eq=False)
+class Fragment:
+    """Blocks that are sent together."""
+
+    tag: str
+    offset: int  # o_p
+    part: slice  # of x
+    tensors: range  # the numbers of its parameters
+    x: torch.Tensor
+    x0: nn.Parameter
+    sum: torch.Tensor  # of what all ranks send
+    counts: dict[str, int] = field(default_factory=lambda: {"n": 0, "sent": 0, "all": 0})
+    """Samples: since it was sent, of this rank when it was sent, and of all ranks in a sum that is not used yet."""
+    missing: set[int] = field(default_factory=set)  # parameters whose gradients are not complete in this backward pass
+    has_left: bool = False  # in this backward pass
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts."""
+        return self.counts
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take over the counts."""
+        self.counts = state
+
+
+@dataclass(kw_only=True)
+class Fragmented(Drifting, OnBlocks):
+    """Replicas that are averaged in fragments, round a ring, while they train on."""
+
+    fragments: int = 2
+    """P: parts into which the blocks of the model are cut, by their number; at most as many as there are blocks."""
+    local_steps: int = 4
+    """H: steps of each rank between two averagings of a fragment."""
+    block_modules: str = ""
+    """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
+    Sequential."""
+
+    @abstractmethod
+    def fill(self, fragment: Fragment, n: int) -> None:
+        """Put into the sum what this rank sends of a fragment that is updated, of n samples."""
+
+    @abstractmethod
+    def use(self, fragment: Fragment) -> None:
+        """Use the sum of the fragment, if it is due, before its blocks compute step `self.descent.version` + 1."""
+
+    def check(self, run: RunSize) -> None:
+        """There is a fragment, and a step."""
+        between(self, "fragments", 1)
+        between(self, "local_steps", 1)
+
+    def setup(self) -> None:
+        """Cut the blocks of the model into fragments."""
+        super().setup()
+        x, H = self.replica.x, self.local_steps
+        self.x0, self.sums = torch.empty_like(x), self.transport.allocate(x.numel(), x.dtype)
+        self.keep("x0", self.x0)
+        self.keep("sums", self.sums, counted=False)
+        self.blocks = sorted(self.replica.blocks(self.block_modules), key=lambda block: block.part.start)
+        P, B, self.cut = min(self.fragments, len(self.blocks)), len(self.blocks), list[Fragment]()
+        for p in range(P):
+            first, last = self.blocks[p * B // P], self.blocks[(p + 1) * B // P - 1]
+            part, tensors = slice(first.part.start, last.part.stop), range(first.tensors.start, last.tensors.stop)
+            views = x[part], nn.Parameter(self.x0[part]), self.sums[part]
+            self.cut.append(Fragment(f"fragment {p}", p * H // P, part, tensors, *views))
+            self.keep(self.cut[p].tag, self.cut[p])
+        self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
+        if self.descent.has_parts:
+            self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])
+        self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
+        self.replica.on_gradient(self.take_gradient)
+        self.replica.on_blocks(self.blocks, self)
+
+    def join(self, resumed: bool) -> None:
+        """All begin at the same x, which is x0."""
+        super().join(resumed)
+        if not resumed:
+            self.x0.copy_(self.replica.x)
+
+    # A step
+
+    def begin_step(self, n_samples: int) -> None:
+        """From now on update and send a fragment, if it has its turn, when its gradients are complete."""
+        self.n = n_samples
+        for fragment in self.cut:
+            fragment.missing = set(fragment.tensors)
+        self.rounds.advance()
+
+    def enter(self, block: Block) -> None:
+        """Before a block's forward pass: use the sum of its fragment, if it is due."""
+        self.rounds.advance()
+        self.use(self.of_tensor[block.tensors.start])
+
+    def leave(self, block: Block) -> None:
+        """After it, in virtual time: let its time pass."""
+        self.replica.spend_forward(block)
+
+    def take_gradient(self, i: int) -> None:
+        """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""
+        self.rounds.advance()
+        fragment, t = self.of_tensor[i], self.descent.version + 1
+        if fragment.has_left:
+            name = self.replica.layout.names[i]
+            raise RunFailed(f"a gradient of {name} came after it was used; make one backward pass a step")
+        fragment.missing.discard(i)
+        if self.n and not fragment.missing and self.has_turn(fragment, t) and self.descent.has_parts:
+            self.descent.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
+            self.end_step(fragment, t, self.n)
+            fragment.has_left = True
+
+    def step(self, n_samples: int) -> None:
+        """x_k <- optimizer(x_k, g_k), but for the fragments that have left; send others, if they have their turn."""
+        self.use_all()
+        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.replica.zero_grad()
+        for fragment in self.cut:
+            if not fragment.has_left:
+                self.end_step(fragment, self.descent.version, n_samples)
+            fragment.has_left = False
+        self.n = 0
+        self.rounds.advance()
+
+    def has_turn(self, fragment: Fragment, t: int) -> bool:
+        """Return whether the fragment is sent at step t."""
+        return (t - fragment.offset) % self.local_steps == 0
+
+    def end_step(self, fragment: Fragment, t: int, n: int) -> None:
+        """Count the samples of step t, for which the fragment is updated; send it, if it has its turn."""
+        fragment.counts["n"] += n
+        if self.has_turn(fragment, t):
+            self.fill(fragment, n := fragment.counts["n"])
+            fragment.counts |= {"n": 0, "sent": n}
+            self.rounds.begin(fragment.sum, n, fragment.tag)
+
+    def wait_for(self, fragment: Fragment) -> int:
+        """Wait for the sum of a fragment that is on its way; return the samples in it, 0 if there is none."""
+        if fragment.tag in self.rounds:
+            fragment.counts["all"] = self.rounds.end(fragment.tag)
+        return fragment.counts["all"]
+
+    # Between steps
+
+    def use_all(self, wait: bool = False) -> None:
+        """Use all sums that are due; if `wait`, wait for the others too."""
+        for fragment in self.cut:
+            self.use(fragment)
+            if wait:
+                self.wait_for(fragment)
+
+    def model(self) -> torch.Tensor:
+        """See Drifting."""
+        self.use_all()
+        return super().model()
+
+    def finish(self) -> None:
+        """Wait for what is on its way; average the buffers over the ranks; each keeps its x_k."""
+        self.use_all(wait=True)
+        super().finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Strategy; all ranks call it, which wait for what is on its way."""
+        self.use_all(wait=True)
+        return super().state_dict()

@@ -1,0 +1,115 @@
+"""Streaming DiLoCo: local SGD whose layers are averaged a few at a time, while all ranks train on.
+
+The blocks of the model are cut into P fragments, p = 0 .. P - 1, which take turns: o_p = floor(p H / P). At step t
+
+    x_k <- optimizer(x_k, g_k)                       on each rank k, with a state of its own
+    if (t - o_p) mod H = 0:
+        send n_k x_k,p, to be summed round a ring    n_k: the samples of rank k since p was sent last
+    if (t - o_p - tau) mod H = 0:
+        d_p = x0_p - sum of n_k x_k,p / sum of n_k   as they were sent, tau steps ago
+        x0_p <- Nesterov(x0_p, d_p)                  x0 is the same on all ranks
+        x_k,p <- alpha x_k,p + (1 - alpha) x0_p
+
+(Douillard et al., 2025, arXiv 2501.18512. There each rank sends x0_p - x_k,p, which has the same mean, in 4 bits.) With
+P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov`. `fragments.py` has when in a step a
+fragment is sent, and waited for.
+
+- `eager` (Kale et al., 2025, arXiv 2502.12996): a rank takes its own difference at once, the others' a round late. It
+  has an x0 of its own. If (t - o_p) mod H = 0
+
+    d_k = x0_k,p - x_k,p
+    x0_k,p <- Nesterov(x0_k,p, the mean of d_k and of the others' d_j of H steps ago, weighted by n_j; first d_j = 0)
+    x_k,p <- x0_k,p;  send n_k d_k, to be summed round a ring
+
+What is evaluated is the mean of the x_k. The end of an epoch and a checkpoint wait for what is on its way, and keep it:
+it is used in its turn. What has no turn before the run ends is not used.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
+from strategies.common.traits import Cost, Footprint, Traffic
+from strategies.local_models.fragments import Fragment, Fragmented
+
+
+@dataclass(kw_only=True)
+class StreamingDiLoCo(Fragmented):
+    """Local SGD whose layers are averaged a few at a time, while all train on: no step waits for all of x."""
+
+    delay: int | None = None
+    """tau: steps after which a sum is used, fewer than local_steps. Default: 1, or 0. Not with --eager."""
+    blend: float | None = None
+    """alpha: the share of its own x that a rank keeps. Default: 0.5. Not with --eager."""
+    outer_lr: float = 0.7
+    """The learning rate of the outer optimizer, SGD with Nesterov momentum."""
+    outer_momentum: float = 0.9
+    """The momentum of the outer optimizer."""
+    eager: bool = False
+    """Use a rank's own difference at once, and those of the others a round late."""
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """A ring of each fragment every local_steps steps. What of it is hidden has no simple form."""
+        return Cost(worker=Traffic("2 (N - 1) min(fragments, B) / local_steps", "2 (N - 1) P / N / local_steps"))
+
+    def memory(self, role: str) -> Footprint:
+        """The mean, x0 and its momentum, and the sums; if eager, what this rank has sent."""
+        state = "S" if self.outer_momentum == 0 else "S + P"
+        return Footprint(optimizer_state=state, other="4 P" if self.eager else "3 P")
+
+    def check(self, run: RunSize) -> None:
+        """A sum is used before the fragment is sent again."""
+        super().check(run)
+        for option in ("delay", "blend"):
+            if self.eager and getattr(self, option) is not None:
+                raise UsageError(f"--{option} {getattr(self, option)}: --eager has none; leave one of the two out")
+        if self.delay is not None:
+            between(self, "delay", 0, self.local_steps - 1, "one less than --local_steps")
+        for option, high in (("blend", 1.0), ("outer_lr", 1e30), ("outer_momentum", 1.0)):
+            if (value := getattr(self, option)) is not None and not 0 <= value < high:
+                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+
+    def setup(self) -> None:
+        """Make the outer optimizer, and room for what this rank has sent."""
+        super().setup()
+        self.tau = min(1, self.local_steps - 1) if self.delay is None else self.delay
+        self.alpha = 0.5 if self.blend is None else self.blend
+        momentum = self.outer_momentum
+        self.outer = torch.optim.SGD([one.x0 for one in self.cut], self.outer_lr, momentum, nesterov=momentum > 0)
+        self.own = torch.zeros_like(self.x0) if self.eager else self.x0.new_empty(0)
+        self.keep("outer", self.outer)
+        self.keep("own", self.own)
+
+    def use(self, fragment: Fragment) -> None:
+        """x0_p <- Nesterov(x0_p, d_p); x_k,p <- alpha x_k,p + (1 - alpha) x0_p, if a sum is due."""
+        if self.eager or fragment.has_left or not self.has_turn(fragment, self.descent.version - self.tau):
+            return
+        if n := self.wait_for(fragment):
+            x0 = fragment.x0.data
+            self.take_outer_step(fragment, torch.sub(x0, fragment.sum.div_(n), out=fragment.sum))
+            torch.lerp(x0, fragment.x, self.alpha, out=fragment.x)
+
+    def fill(self, fragment: Fragment, n: int) -> None:
+        """The sum <- n_k x_k,p; if eager, the outer step is taken, and the sum <- n_k d_k."""
+        x, x0, total = fragment.x, fragment.x0.data, fragment.sum
+        if not self.eager:
+            torch.mul(x, n, out=total)
+            return
+        own, n_others = self.own[fragment.part], (self.transport.world_size - 1) * n
+        if n_all := self.wait_for(fragment):
+            total.sub_(own)
+            n_others = n_all - fragment.counts["sent"]
+        torch.sub(x0, x, out=own).mul_(n)
+        self.take_outer_step(fragment, (total if n_all else total.zero_()).add_(own).div_(n + n_others))
+        x.copy_(x0)
+        total.copy_(own)
+
+    def take_outer_step(self, fragment: Fragment, d: torch.Tensor) -> None:
+        """x0_p <- Nesterov(x0_p, d); the sum is used."""
+        with self.transport.recorder.phase("update", len(d) / len(self.x0)):
+            fragment.x0.grad = d
+            self.outer.step()
+            fragment.x0.grad = None
+        fragment.counts["all"] = 0

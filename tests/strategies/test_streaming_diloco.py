@@ -1,0 +1,208 @@
+"""Streaming DiLoCo: its steps are those of a plain program, at its ends it is DiLoCo, and layers hide messages."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from records.errors import RunFailed
+from strategies import LocalSGD, StreamingDiLoCo
+from tests.ranks import LIMIT, launch
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_STEPS, Rank, Task, make_model
+from tests.strategies.test_local_sgd import gradient
+from tests.virtual_time.test_dry_run import GBIT, steps_of
+from transports.base import Transport
+
+EPOCHS = 3
+
+
+def seen_by(rank: Rank, announced: bool = True) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The model and this rank's x after every step, and the ends of epochs."""
+    seen = []
+    for i in range(EPOCHS * N_STEPS):
+        if announced:
+            rank.strategy.begin_step(len(rank.task.batch(i, rank.worker)))
+        rank.take(i)
+        if (i + 1) % N_STEPS == 0:
+            rank.strategy.finish()
+        seen.append((rank.strategy.model().clone(), rank.x()))
+    return seen
+
+
+def without_notice(rank: Rank) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return seen_by(rank, announced=False)
+
+
+def in_process(transport: Transport, task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    rank = Rank(transport, task)
+    found = seen_by(rank)
+    rank.close()
+    return found
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    for ours, theirs in zip(one, other, strict=True):
+        for pair in zip(ours, theirs, strict=True):
+            assert all(map(torch.equal, *pair))
+
+
+DILOCO: dict[str, Any] = {"fragments": 1, "delay": 0, "blend": 0.0}
+
+
+@pytest.mark.parametrize(("optimizer", "clip_norm"), [("adam", 0.0), ("groups", 0.0), ("muon", 0.0), ("sgd", 0.05)])
+def test_with_one_fragment_used_at_once_it_is_diloco_to_the_bit(optimizer: str, clip_norm: float) -> None:
+    outer: dict[str, Any] = {"local_steps": 3, "outer_lr": 0.6, "outer_momentum": 0.8}
+    diloco = Task(LocalSGD(outer_optimizer="nesterov", **outer), 4, optimizer, clip_norm)
+    streaming = Task(StreamingDiLoCo(**DILOCO, **outer), 4, optimizer, clip_norm)
+    found = on_ranks(streaming, seen_by)
+    assert_equal(found, on_ranks(diloco, seen_by))
+    if optimizer == "adam":
+        assert_equal(found, launch(in_process, 4, streaming, timeout=LIMIT))
+
+
+def mean_of(pairs: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """The mean of vectors, by their samples."""
+    return torch.stack([n * x for x, n in pairs]).sum(0) / sum(n for _, n in pairs)
+
+
+def plain(strategy: StreamingDiLoCo, N: int, bounds: list[int]) -> list[list[torch.Tensor]]:
+    """The x_k after every step, written with nothing of the strategy; the fragments end at these elements of x."""
+    task, H, parts = Task(strategy, N), strategy.local_steps, [slice(*both) for both in itertools.pairwise(bounds)]
+    tau, alpha = strategy.delay or 0, strategy.blend or 0.0
+    lr, momentum = strategy.outer_lr, strategy.outer_momentum
+    own = [torch.nn.utils.parameters_to_vector(make_model().parameters()).detach() for _ in range(N)]
+    x0, velocity = [x.clone() for x in own], [torch.zeros_like(x) for x in own]
+    taken, seen = [[0] * N for _ in parts], []
+    sent: dict[int, list[tuple[torch.Tensor, int]]] = {}
+
+    def outer_step(k: int, part: slice, d: torch.Tensor) -> None:
+        velocity[k][part] = momentum * velocity[k][part] + d
+        x0[k][part] -= lr * (d + momentum * velocity[k][part])
+
+    for t in range(1, EPOCHS * N_STEPS + 1):
+        for k in range(N):
+            batch = task.batch(t - 1, k)
+            own[k] = own[k] - 0.3 * gradient(own[k], batch)
+            for of_part in taken:
+                of_part[k] += len(batch)
+        for p, part in enumerate(parts):
+            after = (t - p * H // len(parts)) % H
+            if after == 0 and strategy.eager:
+                now = [(x0[k][part] - own[k][part], n) for k, n in enumerate(taken[p])]
+                before = sent.get(p, [(torch.zeros_like(d), n) for d, n in now])
+                for k in range(N):
+                    first = p not in sent
+                    pairs = [now[k], *((d, now[k][1] if first else n) for j, (d, n) in enumerate(before) if j != k)]
+                    outer_step(k, part, mean_of(pairs))
+                    own[k][part] = x0[k][part]
+                sent[p] = now
+            elif after == 0:
+                sent[p] = [(own[k][part].clone(), n) for k, n in enumerate(taken[p])]
+            if after == 0:
+                taken[p] = [0] * N
+            if after == tau and p in sent and not strategy.eager:
+                for k in range(N):
+                    outer_step(k, part, x0[k][part] - mean_of(sent[p]))
+                    own[k][part] = alpha * own[k][part] + (1 - alpha) * x0[k][part]
+        seen.append([x.clone() for x in own])
+    return seen
+
+
+STRATEGIES = [
+    StreamingDiLoCo(fragments=2, local_steps=3, delay=2, blend=0.25),
+    StreamingDiLoCo(fragments=2, local_steps=5, delay=0, blend=0.5, outer_lr=0.5, outer_momentum=0.0),
+    StreamingDiLoCo(fragments=9, local_steps=1, delay=0, blend=0.75),
+    StreamingDiLoCo(fragments=2, local_steps=3, eager=True),
+    StreamingDiLoCo(fragments=1, local_steps=4, eager=True),
+]
+
+
+@pytest.mark.parametrize("N", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_its_steps_are_those_of_a_plain_program(strategy: StreamingDiLoCo, N: int) -> None:
+    """Ranks have 3 or 4 samples of a batch. Whether steps are announced decides when things are done, not on bits."""
+    task = Task(strategy, N, "plain")
+    found = on_ranks(task, seen_by)
+    assert_equal(found, on_ranks(task, without_notice))
+    expected = plain(strategy, N, [0, 42, 66] if strategy.fragments > 1 else [0, 66])
+    for i, own in enumerate(expected):
+        for rank, x in zip(found, own, strict=True):
+            torch.testing.assert_close(rank[i][1], x, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(rank[i][0], torch.stack(own).mean(0), rtol=1e-9, atol=1e-11)
+
+
+def test_by_default_a_sum_is_used_a_step_later_and_half_of_x_is_kept() -> None:
+    default, same = (Task(one, 3, "adam") for one in (StreamingDiLoCo(), StreamingDiLoCo(delay=1, blend=0.5)))
+    assert_equal(on_ranks(default, seen_by), on_ranks(same, seen_by))
+    every = [Task(StreamingDiLoCo(local_steps=1, delay=delay), 3) for delay in (None, 0)]
+    assert_equal(*(on_ranks(task, seen_by) for task in every))
+
+
+# In the passes
+
+
+class Layers(nn.Module):
+    """Linear layers of which one may be left out; it tells what was sent when gradients of a layer are complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4)).double()
+
+    def forward(self, x: torch.Tensor, skipped: int = -1) -> torch.Tensor:
+        for i, layer in enumerate(self.layers):
+            x = x if i == skipped else layer(x).tanh()
+        return x
+
+
+def in_turn(rank: Rank, steps: int, skipped: int = -1) -> list[list[int]]:
+    """How many messages this rank had sent in each step before its backward pass, after it, and after the step."""
+    seen, model, sent = [], rank.replica.model, rank.transport.messages_sent
+    for _ in range(steps):
+        rank.strategy.begin_step(1)
+        loss = model(torch.ones(1, 4, dtype=torch.float64), skipped).sum()
+        counts = [sent.total()]
+        rank.replica.backward(loss)
+        counts.append(sent.total())
+        rank.strategy.step(1)
+        seen.append([*counts, sent.total()])
+    return [[count - seen[0][0] for count in counts] for counts in seen]
+
+
+FOUR = StreamingDiLoCo(fragments=4, local_steps=4, delay=2)
+
+
+def test_a_fragment_leaves_in_the_backward_pass_and_arrives_when_it_is_used() -> None:
+    for steps in on_ranks(Task(FOUR, 2, "plain"), lambda rank: in_turn(rank, 4), Layers):
+        assert all(after > before for before, after, _ in steps)
+    for steps in on_ranks(Task(FOUR, 2, "plain", 0.5), lambda rank: in_turn(rank, 1), Layers):
+        assert steps == [[0, 0, 1]], "with clip_norm after it"
+
+
+def test_a_fragment_without_gradients_leaves_after_the_pass() -> None:
+    for steps in on_ranks(Task(FOUR, 2, "plain"), lambda rank: in_turn(rank, 1, skipped=1), Layers):
+        assert steps == [[0, 0, 1]]
+
+
+def test_a_second_backward_pass_is_refused_when_the_first_was_used() -> None:
+    def twice(rank: Rank) -> None:
+        rank.strategy.begin_step(1)
+        for _ in range(2):
+            rank.replica.backward(rank.replica.model(torch.ones(1, 4, dtype=torch.float64)).sum())
+
+    with pytest.raises(RunFailed, match=r"a gradient of layers\.1\.\w+ came after it was used; make one backward pass"):
+        on_ranks(Task(FOUR, 2, "plain"), twice, Layers)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("share", [0.3, 1.0, 2.0])
+def test_a_fragment_is_hidden_from_its_gradients_to_its_next_forward_pass(share: float, delay: int) -> None:
+    """`share`: of a step, how long a fragment of the model is under way."""
+    L, P, H, step = 60, 6, 12, 0.3
+    n = round(share * step * GBIT * P / 4)
+    run = steps_of(StreamingDiLoCo(fragments=P, local_steps=H, delay=delay), 2, n, layers=L, latency="0s")
+    exposed = sum(max(0.0, share - p / P - delay) for p in range(P))  # before its first layer, in both passes
+    assert run.seconds == pytest.approx(step * (1 + exposed / H), rel=0.01)

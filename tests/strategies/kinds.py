@@ -70,10 +70,10 @@ def with_workers(kind: type[Strategy], most: int) -> int:
     return [n_gpus for n_gpus in sizes(kind) if exact(kind).count_workers(n_gpus) <= most][-1]
 
 
-NEEDS: dict[str, dict[str, Any]] = {
-    "outer_lr": {"outer_optimizer": "nesterov"},
-    "outer_momentum": {"outer_optimizer": "nesterov"},
-}
+def needed(kind: type[Strategy], option: str) -> dict[str, Any]:
+    """The options that another one of a strategy needs."""
+    has = {field.name for field in dataclasses.fields(kind)}
+    return {"outer_optimizer": "nesterov"} if option.startswith("outer_") and "outer_optimizer" in has - {option} else {}
 
 
 def other_value(strategy: Strategy, option: str) -> int | float | str:
@@ -83,7 +83,7 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     if option == "block_modules":
         return "2"  # of `make_model`
     for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
-        other = dataclasses.replace(strategy, **{option: value} | NEEDS.get(option, {}))
+        other = dataclasses.replace(strategy, **{option: value} | needed(type(strategy), option))
         with contextlib.suppress(UsageError):
             other.check(RunSize(4, 3, 4))
             if getattr(other, option) != getattr(strategy, option):
@@ -101,7 +101,7 @@ def variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     settings = [{}, EXACT.get(kind.name, {}), *(dict.fromkeys(names, value) for value in (2, 3))]
     for option in dataclasses.fields(kind):
         with contextlib.suppress(AssertionError):  # another option may fix this one, as in `own`
-            settings.append({option.name: other_value(kind(), option.name)} | NEEDS.get(option.name, {}))
+            settings.append({option.name: other_value(kind(), option.name)} | needed(kind, option.name))
     settings.append({name: 2 + place % 2 for place, name in enumerate(names)})
     found: list[Strategy] = []
     for options in settings:

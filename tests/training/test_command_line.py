@@ -14,7 +14,7 @@ from compression import CODECS, Codec
 from strategies import STRATEGIES, Strategy
 from strategies.common.forms import describe
 from tests.runs import BUILTIN, KINDS, said
-from tests.strategies.kinds import NEEDS, other_value
+from tests.strategies.kinds import needed, other_value
 from training import Options, command_line
 from training.checks import resolve
 from training.options import PANELS, option_names
@@ -117,7 +117,7 @@ OWN = {  # one of each type
 
 @pytest.mark.parametrize(("name", "option"), OWN.values())
 def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
-    value, others = other_value(STRATEGIES[name](), option), NEEDS.get(option, {})
+    value, others = other_value(STRATEGIES[name](), option), needed(STRATEGIES[name], option)
     given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
     given += [text for other, needed in others.items() for text in (f"--{other}", needed)]
     code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",

@@ -1,5 +1,7 @@
 """A receive that may find nothing, where that decides the result of a run: what it finds is noted, and replayed."""
 
+from contextlib import suppress
+
 from transports.base import Transport
 from transports.inbox import ANY, NOBODY, Tags
 from transports.messages import Message, WaitTimeout
@@ -18,10 +20,8 @@ def receive_noted(transport: Transport, src: int, tag: Tags, seconds: float) -> 
         if (src := inbox.next_source()) != NOBODY:
             message = transport.recv(src, tag)
     else:
-        try:
+        with suppress(WaitTimeout):
             message = transport.recv(src, tag, seconds)
-        except WaitTimeout:
-            pass
         if message is not None and src == ANY and seconds:
             return message  # `recv` has noted it
     inbox.arrivals.append(NOBODY if message is None else message.src)

@@ -50,7 +50,7 @@ class Workers:
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
-        self.patience: Callable[[], float | None] = lambda: None  # seconds that the next message has; None: no own limit
+        self.patience: Callable[[], float | None] = lambda: None  # seconds that a message has; None: the usual ones
         self.on_silence: Callable[[], None] = lambda: None  # called when none has come by then
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
@@ -126,11 +126,8 @@ class Workers:
     def _receive(self, *tags: str) -> Message | None:
         """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
         try:
-            if (seconds := self.patience()) is None:
-                message = self._transport.recv(ANY, (*tags, "goodbye"))
-            elif (message := receive_noted(self._transport, ANY, (*tags, "goodbye"), seconds)) is None:
-                self.on_silence()
-                return None
+            transport, wanted, seconds = self._transport, (*tags, "goodbye"), self.patience()
+            message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
         except PeerLost as lost:
             self._remove(lost.rank)
             left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
@@ -149,6 +146,9 @@ class Workers:
         except PeerReturned as returned:
             self._remove(returned.rank)
             self.returned.add(returned.rank)
+            return None
+        if message is None:
+            self.on_silence()
             return None
         if message.src not in self.alive:  # it died after it had sent this
             message.release()

@@ -19,7 +19,7 @@ from tests.launchers.engines import dask_client, params
 from tests.pools import Pool
 from tests.ranks import LIMIT
 from tests.runs import IN_MEMORY, KINDS, made, small, strategy_of
-from tests.strategies.kinds import NEEDS, allows, exact, other_value
+from tests.strategies.kinds import allows, exact, needed, other_value
 from training import run
 
 TRANSPORTS = {"torchrun": "process_group", "mpi": "mpi", "dask": "process_group"}
@@ -31,7 +31,7 @@ CASES: dict[str, Strategy] = {name: strategy_of(name, **EXACT.get(name, {})) for
 for _name, _kind in STRATEGIES.items():
     for _option in (field.name for field in dataclasses.fields(_kind)):
         _value = other_value(_kind(), _option)
-        _other = _kind(**{_option: _value} | NEEDS.get(_option, {}))
+        _other = _kind(**{_option: _value} | needed(_kind, _option))
         if allows(_other, N):
             CASES[f"{_name} {_option} {_value}"] = _other
 FEW = ("ring_all_reduce", "async_param_server", "single")

@@ -72,8 +72,8 @@ def with_workers(kind: type[Strategy], most: int) -> int:
 
 def needed(kind: type[Strategy], option: str) -> dict[str, Any]:
     """The options that another one of a strategy needs."""
-    has = {field.name for field in dataclasses.fields(kind)}
-    return {"outer_optimizer": "nesterov"} if option.startswith("outer_") and "outer_optimizer" in has - {option} else {}
+    has = {field.name for field in dataclasses.fields(kind)} - {option}
+    return {"outer_optimizer": "nesterov"} if option.startswith("outer_") and "outer_optimizer" in has else {}
 
 
 def other_value(strategy: Strategy, option: str) -> int | float | str:

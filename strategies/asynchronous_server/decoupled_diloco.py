@@ -68,11 +68,11 @@ class DecoupledDiLoCo(Served):
         return Cost(worker=Traffic("2 / local_steps", each), server=server)
 
     def memory(self, role: str) -> Footprint:
-        """The syncer has the outer momentum, the fragments that it merges, and their mean."""
+        """A learner has a fragment that is sent; the syncer those that it merges, and x as it was sent to begin with."""
         if role == "worker":
-            return super().memory(role)
+            return Footprint(other="P / fragments")
         momentum = "P" if self.outer_momentum else "0"
-        return Footprint(gradients="0", optimizer_state=momentum, other="N P / fragments")
+        return Footprint(gradients="0", optimizer_state=momentum, other="(N - 1) (P + P / fragments)")
 
     def check(self, run: RunSize) -> None:
         """An epoch must have a fragment sent; a quorum is of the learners."""

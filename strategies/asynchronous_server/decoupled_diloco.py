@@ -68,9 +68,9 @@ class DecoupledDiLoCo(Served):
         return Cost(worker=Traffic("2 / local_steps", each), server=server)
 
     def memory(self, role: str) -> Footprint:
-        """A learner has a fragment that is sent; the syncer those that it merges, and x as it was sent to begin with."""
+        """A learner has a fragment that goes and one that comes; the syncer those that it merges, and x as it was sent."""
         if role == "worker":
-            return Footprint(other="P / fragments")
+            return Footprint(other="2 P / fragments")
         momentum = "P" if self.outer_momentum else "0"
         return Footprint(gradients="0", optimizer_state=momentum, other="(N - 1) (P + P / fragments)")
 

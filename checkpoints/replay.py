@@ -34,10 +34,10 @@ def load(path: str) -> Recorded:
     name = f"{path.removesuffix('.json')}.json"
     try:
         metadata = load_metadata(Path(name))
-        of_ranks = metadata["arrivals"]
+        of_ranks = metadata["arrivals"].split(";") if metadata["arrivals"] != "" else []
         return Recorded(
             dict(metadata["options"]),
-            [[NOBODY if rank == "-" else int(rank) for rank in of_one.split()] for of_one in of_ranks.split(";")],
+            [[NOBODY if rank == "-" else int(rank) for rank in one.split()] for one in of_ranks],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],

@@ -4,8 +4,10 @@
 
 The order is all that two such runs differ in, and it is always recorded: as "arrivals", the ranks one after the other,
 in RUN_NAME.json. So the replay ends with the same parameters, bit for bit, however fast each worker is this time.
+Where other ranks than the first looked for messages, theirs follow after a semicolon each; "-": there was none.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from records.errors import RunFailed, UsageError, one_line
 from records.files import load_metadata
 from records.machine import machine
+from transports.inbox import NOBODY
 
 
 @dataclass
@@ -20,7 +23,7 @@ class Recorded:
     """What a replay needs of the run that it repeats."""
 
     options: dict[str, Any]
-    arrivals: list[int]
+    arrivals: list[list[int]]  # by rank; of the last ones there may be none
     deaths: list[dict[str, Any]]
     parameter_hash: str
     machine: dict[str, Any]
@@ -32,9 +35,10 @@ def load(path: str) -> Recorded:
     name = f"{path.removesuffix('.json')}.json"
     try:
         metadata = load_metadata(Path(name))
+        of_ranks = metadata["arrivals"].split(";") if metadata["arrivals"] != "" else []
         return Recorded(
             dict(metadata["options"]),
-            [int(rank) for rank in metadata["arrivals"].split()],
+            [[NOBODY if rank == "-" else int(rank) for rank in one.split()] for one in of_ranks],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],
@@ -42,6 +46,12 @@ def load(path: str) -> Recorded:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error
+
+
+def as_text(arrivals: Iterable[Sequence[int]]) -> str:
+    """Return the arrivals of each rank as they are recorded."""
+    of_ranks = [" ".join("-" if rank == NOBODY else str(rank) for rank in of_one) for of_one in arrivals]
+    return ";".join(of_ranks).rstrip(";")
 
 
 def compare(path: str, parameter_hash: str, quiet: bool) -> None:

@@ -122,7 +122,7 @@ def weight(case: Case) -> float | None:
         return None  # what a code leaves out comes later, or never
     if traits.agree and not served:
         return 1.0 if traits.asynchronous else 1 / case.workers
-    if served and not traits.agree:
+    if served and (not traits.agree or traits.overwrites):
         return None
     run = run_once(case, lambda _: 0)
     if not run.has_ended or run.dropped or (run.scheduler.shared and not traits.agree):

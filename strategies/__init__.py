@@ -17,6 +17,7 @@ from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.all_reduce.swing import Swing
 from strategies.all_reduce.synthesised import Synthesised
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
+from strategies.asynchronous_server.decoupled_diloco import DecoupledDiLoCo
 from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
@@ -44,7 +45,14 @@ from strategies.synchronous_server.sharded_param_server import ShardedParamServe
 GROUPS: dict[str, tuple[type[Strategy], ...]] = {
     "One process": (Single,),
     "A server that waits": (ParamServer, ShardedParamServer, BackupWorkers),
-    "A server that does not wait": (AsyncParamServer, InconsistentReads, Downpour, ElasticAveraging, DGS),
+    "A server that does not wait": (
+        AsyncParamServer,
+        InconsistentReads,
+        Downpour,
+        ElasticAveraging,
+        DGS,
+        DecoupledDiLoCo,
+    ),
     "No server: gradients are summed, and all take the same step": (
         RingAllReduce,
         OverlappedRing,

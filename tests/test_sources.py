@@ -103,6 +103,7 @@ def test_what_is_global_in_a_process_is_set_by_its_launcher_alone() -> None:
 
 NAMES = set(STRATEGIES) - {"none", "single"}  # words of English, which may stand anywhere
 OPTIONS = {option.name for kind in STRATEGIES.values() for option in dataclasses.fields(kind)} - set(vars(Strategy))
+OPTIONS -= {"wait"}  # a method of a Work too
 KNOWN = {
     ("training/options.py", "ring_all_reduce"),  # the default strategy
     ("training/options.py", "RingAllReduce"),

@@ -113,8 +113,10 @@ class _Rank:
         if transport.device.type == "cpu" and not self.is_server:
             start, stop = self.plan.bounds(0, self.part)
             choose_threads(self.model, self._small_pass, (stop - start) // options.accumulate / len(self._first))
-        if self.is_server and options.replay:
-            transport.inbox.replay = iter(replay.load(options.replay).arrivals)
+        if options.replay:
+            of_ranks = replay.load(options.replay).arrivals
+            if any(of_rank := of_ranks[transport.rank : transport.rank + 1]):
+                transport.inbox.replay = iter(of_rank[0])
         state = self.saved.load()
         self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
         strategy.start(

@@ -217,7 +217,7 @@ def _check_replay(options: Options, path: str) -> None:
     refused = {
         f"was synchronous ({options.strategy.name}): run it again with its options{choice}, nothing else decides its "
         "result":
-            not run.arrivals,
+            not any(run.arrivals),
         "continued from a checkpoint": recorded.get("resume") is not None,
         "has lost workers, and when they died cannot be repeated": bool(run.deaths),
         "was made on a GPU, whose kernels need not give the same bits twice": recorded.get("device") != "cpu",

@@ -123,7 +123,7 @@ def write(
         **({"choice": dataclasses.asdict(results[0].choice)} if results[0].choice else {}),
         **samples_unused(options, table, data.n_train, deaths),
         "staleness_of": next((result.applied for result in results if result.applied), "gradient"),
-        "arrivals": " ".join(str(rank) for result in results for rank in result.arrivals),
+        "arrivals": replay.as_text(result.arrivals for result in results),
         "options": options.recorded(),
         "transport": carried_by,
         "bytes": bytes_source,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transports.base import Transport
 
 ANY = -1
+NOBODY = 2**16 - 1  # in `arrivals`: a receive has found nothing, see `noted.py`
 STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 Tags = str | tuple[str, ...]
 

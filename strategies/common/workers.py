@@ -18,6 +18,7 @@ from strategies.common.descent import Descent
 from strategies.common.replica import Replica
 from transports.base import ANY, Message, PeerLost, Transport, Work
 from transports.messages import Delivered, PeerReturned, WaitTimeout
+from transports.noted import receive_noted
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -49,6 +50,8 @@ class Workers:
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
+        self.patience: Callable[[], float | None] = lambda: None  # seconds that a message has; None: the usual ones
+        self.on_silence: Callable[[], None] = lambda: None  # called when none has come by then
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
 
@@ -121,9 +124,10 @@ class Workers:
         return not self.present or (self._descent.samples >= until and self.present <= self.waiting)
 
     def _receive(self, *tags: str) -> Message | None:
-        """Return the message that comes next; None if instead a worker said goodbye, died or returned."""
+        """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
         try:
-            message = self._transport.recv(ANY, (*tags, "goodbye"))
+            transport, wanted, seconds = self._transport, (*tags, "goodbye"), self.patience()
+            message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
         except PeerLost as lost:
             self._remove(lost.rank)
             left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
@@ -142,6 +146,9 @@ class Workers:
         except PeerReturned as returned:
             self._remove(returned.rank)
             self.returned.add(returned.rank)
+            return None
+        if message is None:
+            self.on_silence()
             return None
         if message.src not in self.alive:  # it died after it had sent this
             message.release()

@@ -32,6 +32,16 @@ NESTEROV = {"outer_optimizer": "nesterov"}
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message, which names the last of them
     "async_param_server": [*AGGREGATE, ({"max_staleness": -1}, COUNT)],
     "backup_workers": [({"n_backup": 3}, "must be fewer than the 3 workers"), ({"n_backup": -1}, COUNT)],
+    "decoupled_diloco": [
+        ({"local_steps": 0}, POSITIVE),
+        ({"local_steps": 5}, IN_AN_EPOCH),
+        ({"fragments": 0}, POSITIVE),
+        ({"quorum": 0}, POSITIVE),
+        ({"quorum": 4}, "must be at most 3, the learners"),
+        *[({"grace": value}, "must be at least 0 and less than 1e+06") for value in (-1.0, INF, NAN)],
+        *[({"outer_lr": value}, "must be at least 0") for value in (-1.0, NAN)],
+        ({"outer_momentum": 1.0}, "must be at least 0 and less than 1"),
+    ],
     "demo": [
         *[({name: 0}, POSITIVE) for name in ("chunk_size", "top_k")],
         *[({"momentum_decay": beta}, "must be at least 0 and below 1") for beta in (-0.1, 1.0, NAN)],

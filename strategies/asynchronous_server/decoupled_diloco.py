@@ -1,0 +1,200 @@
+"""Decoupled DiLoCo: learners train models of their own and never wait; a syncer merges fragments of them by a quorum.
+
+x is cut into P fragments, p = 0 .. P - 1, which take turns. Rank 0, the syncer, holds X.
+
+    learner m, every H steps:  sends x_m,p, its samples and its steps, and computes on
+    syncer:                    merges p when K learners have sent it, or `grace` seconds after the first has:
+                               w_m ~ samples_m samples_m / steps_m, normalised over those who have sent it
+                               X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), and sends X_p to them
+    learner m, when X_p comes: x_m,p <- X_p
+
+(Decoupled DiLoCo, 2026, arXiv 2604.21428.) samples_m and steps_m are those since m sent p before. What m does to p
+between sending x_m,p and taking X_p is lost. With `wait` it waits for X_p: with K all and P = 1 that is DiLoCo.
+
+Different from the paper: there the grace time adapts itself and X_p goes to all learners. Here it goes to those who
+have sent p, and p is merged too when one of them sends it again. So no more than two of x_m,p and X_p are on the way:
+before the third, m waits until the network has brought the first X_p, and never for another learner.
+
+- A learner that dies takes along what it has sent and is not merged yet; a quorum is of those that live. One that is
+  started again begins with X.
+- An epoch ends when the merged samples are those of the training set: the syncer tells all learners, and these send
+  what is unsent of every fragment. All begin the next epoch with the same X, or end the run: nothing is lost.
+- A checkpoint has X and its momentum. What learners have computed and sent since is lost to a run that is resumed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from records.errors import UsageError, between
+from strategies.common.base import RunSize
+from strategies.common.quorum import OVER, Quorum, Sent
+from strategies.common.served import Served
+from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
+from strategies.common.workers import SERVER
+from transports.base import Message
+from transports.noted import receive_noted
+
+
+@dataclass(kw_only=True)
+class DecoupledDiLoCo(Served):
+    """Learners train apart without waiting; a syncer merges each fragment by a quorum, with outer momentum.
+
+    The staleness of a push: how many merges the syncer has made since it sent the learner a fragment.
+    """
+
+    local_steps: int = 4
+    """H: steps of a learner between two fragments that it sends."""
+    fragments: int = 2
+    """P: the parts of the parameters, of which one is sent at a time."""
+    quorum: int | None = None
+    """K: learners that must have sent a fragment before it is merged. Default: all that live."""
+    grace: float = 1.0
+    """Seconds after the first of them has sent it when a fragment is merged with fewer."""
+    wait: bool = False
+    """Let a learner wait until the fragment that it has sent is merged."""
+    outer_lr: float = 0.7
+    """Learning rate of the outer optimizer, SGD with Nesterov momentum."""
+    outer_momentum: float = 0.9
+    """Momentum of the outer optimizer."""
+
+    # What is sent is no gradient: no codecs.
+    traits = Traits(asynchronous=True, overwrites=True, ranks=(2, None), deaths=RETURNING)
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Every local_steps steps a fragment, with the number of steps before it; a fragment comes back."""
+        each = "P / fragments / local_steps"
+        server = Traffic("(N - 1) / local_steps", f"(N - 1) {each}")
+        return Cost(worker=Traffic("2 / local_steps", each), server=server)
+
+    def memory(self, role: str) -> Footprint:
+        """A learner has a fragment that goes and one that comes; the syncer those that it merges, and x as it was sent."""
+        if role == "worker":
+            return Footprint(other="2 P / fragments")
+        momentum = "P" if self.outer_momentum else "0"
+        return Footprint(gradients="0", optimizer_state=momentum, other="(N - 1) (P + P / fragments)")
+
+    def check(self, run: RunSize) -> None:
+        """An epoch must have a fragment sent; a quorum is of the learners."""
+        between(self, "local_steps", 1, run.steps_per_epoch, "the steps of an epoch")
+        between(self, "fragments", 1)
+        if self.quorum is not None:
+            between(self, "quorum", 1, run.workers, "the learners")
+        for option, high in (("grace", 1e6), ("outer_lr", 1e30), ("outer_momentum", 1.0)):
+            if not 0 <= (value := getattr(self, option)) < high:
+                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+
+    def setup(self) -> None:
+        """Cut x. Syncer: make the outer optimizer."""
+        super().setup()
+        self.x = self.replica.x.tensor_split(self.fragments)
+        self.tags = tuple(f"fragment {p}" for p in range(self.fragments))
+        if self.is_server:
+            self.X = [torch.nn.Parameter(x_p) for x_p in self.x]
+            momentum = self.outer_momentum
+            self.outer = torch.optim.SGD(self.X, lr=self.outer_lr, momentum=momentum, nesterov=momentum > 0)
+            self.keep("outer", self.outer)
+            how = self.fragments, self.quorum, self.grace, self.merge
+            self.gathered = Quorum(self.workers, self.transport, self.descent, *how)
+
+    def join(self, resumed: bool) -> None:
+        """All begin with X."""
+        super().join(resumed)
+        self.begin()
+
+    # Learner m
+
+    def begin(self) -> None:
+        """Begin with X; nothing has been sent."""
+        self.turns = self.round = self.n_taken = 0  # fragments sent; steps and samples since the last
+        self.sent_at = [self.steps] * self.fragments
+        self.owed = [0] * self.fragments  # how many X_p are to come
+        self.told = False
+
+    def step(self, n_samples: int) -> None:
+        """x_m <- optimizer(x_m, g_m); send a fragment if it is time to; look for one that has come."""
+        self.descent.step(self.replica.collect(), n_samples)
+        self.replica.zero_grad()
+        self.steps, self.round, self.n_taken = self.steps + 1, self.round + 1, self.n_taken + n_samples
+        if self.round == self.local_steps:
+            self.push()
+        if not self.wait and (message := receive_noted(self.transport, SERVER, (*self.tags, OVER), 0)):
+            self.take(message)
+
+    def push(self, tag: str = "push") -> None:
+        """Send x_m,p, p being the fragment whose turn it is. With `wait`, take X_p."""
+        p = self.turns % self.fragments
+        x_p = self.x[p].clone()
+        self.take_owed(p, but=1)
+        self.transport.isend(None, SERVER, "steps", n=self.steps)
+        self.transport.isend(x_p, SERVER, tag, n=self.n_taken)
+        self.turns, self.round, self.n_taken, self.sent_at[p] = self.turns + 1, 0, 0, self.steps
+        self.owed[p] += tag == "push"
+        if self.wait:
+            self.take_owed(p)
+
+    def take_owed(self, p: int, but: int = 0) -> None:
+        """Wait until no more than `but` X_p are to come."""
+        while self.owed[p] > but:
+            self.take(self.transport.recv(SERVER, self.tags[p]))
+
+    def take(self, message: Message) -> None:
+        """x_m,p <- X_p, or learn that the epoch is over. The number beside counts the samples of all learners."""
+        self.descent.samples = self.descent.processed = message.n
+        self.over = self.over or message.n >= self.descent.until
+        if message.tag == OVER:
+            self.told = True
+            return
+        p = self.tags.index(message.tag)
+        self.owed[p] -= 1
+        message.copy_to(self.x[p])
+
+    # Syncer
+
+    def serve(self) -> None:
+        """Merge what learners send, until they have sent the last of the epoch and said goodbye."""
+        gathered = self.gathered
+        for message in self.workers.messages("steps", "push", "rest", on_departure=gathered.do_without_the_dead):
+            if message.tag == "steps":
+                self.workers.steps[message.src] = message.n
+            else:
+                gathered.add(message)
+
+    def merge(self, p: int, sent: dict[int, Sent]) -> None:
+        """X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), and X_p to those who have sent p."""
+        weights = {m: one.samples * one.samples / one.steps for m, one in sent.items()}
+        total = sum(weights.values())
+        with self.transport.recorder.phase("update", 1 / self.fragments):
+            delta = self.X[p].grad = self.X[p].detach().clone()
+            for m, one in sent.items():
+                delta.sub_(one.push.vector, alpha=weights[m] / total)
+            self.outer.step()
+            self.X[p].grad = None
+        for push, _, _ in sent.values():
+            if push.n:  # else its samples came with another fragment
+                self.workers.record_applied(push)
+            push.release()
+        self.descent.count(sum(one.push.n for one in sent.values()))
+        for m, one in sent.items():
+            if one.push.tag == "push":
+                self.workers.version_read[m] = self.descent.version
+                self.workers.send(self.x[p].clone(), m, self.tags[p], n=self.descent.samples)
+
+    # Both
+
+    def finish(self) -> None:
+        """Learner: send what is unsent of each fragment; take what is to come. All: end the epoch with X."""
+        if self.is_server:
+            self.gathered.tell(ended=True)
+        else:
+            while self.sent_at[self.turns % self.fragments] < self.steps:
+                self.push("rest")
+            self.transport.isend(None, SERVER, "goodbye")
+            for p in range(self.fragments):
+                self.take_owed(p)
+            if not self.told:
+                self.take(self.transport.recv(SERVER, OVER))
+        self.end_epoch()
+        for k in self.workers.alive if self.is_server else ():
+            self.gathered.begin(k)
+        self.begin()

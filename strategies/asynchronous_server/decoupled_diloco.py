@@ -68,7 +68,7 @@ class DecoupledDiLoCo(Served):
         return Cost(worker=Traffic("2 / local_steps", each), server=server)
 
     def memory(self, role: str) -> Footprint:
-        """A learner has a fragment that goes and one that comes; the syncer those that it merges, and x as it was sent."""
+        """A learner: a fragment that goes and one that comes. The syncer: those that it merges, and x as sent."""
         if role == "worker":
             return Footprint(other="2 P / fragments")
         momentum = "P" if self.outer_momentum else "0"

@@ -117,12 +117,12 @@ def test_a_learner_faster_than_the_network_is_owed_no_more_than_two_of_a_fragmen
 
 
 def test_all_orders_of_small_runs() -> None:
-    for options, how in (
-        ({}, {"n_gpus": 2}),
-        ({"local_steps": 1}, {"n_gpus": 2, "steps": 3}),
-        ({"local_steps": 1, "fragments": 1, "wait": True}, {"n_gpus": 3}),
+    for strategy, n_gpus, steps in (
+        (DecoupledDiLoCo(), 2, 2),
+        (DecoupledDiLoCo(local_steps=1), 2, 3),
+        (DecoupledDiLoCo(local_steps=1, fragments=1, wait=True), 3, 2),
     ):
-        report = explore(DecoupledDiLoCo(**options), **how)
+        report = explore(strategy, n_gpus, steps)
         assert report.complete
         assert report.counterexample is None, report.text()
 

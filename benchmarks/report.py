@@ -63,6 +63,7 @@ def times(rows: Rows, name: str = "ratio") -> str:
 
 
 def _all_reduce(whose: str, peer: str, transport: str, rows: Rows) -> Lines:
+    rows = [row for row in rows if row["numel"] in _SHOWN]
     what = f"ring against {whose} all-reduce, {rows[0]['world_size']} ranks, {listed(rows, 'numel', ',')} elements"
     yield what, times(rows, f"{peer}_ratio")
     yield f"ring on `{transport}`", times(rows, f"over_{peer}_ratio")
@@ -121,6 +122,7 @@ _COMPARED = {
     "selection.above": "about as many, by a threshold from a sample",
     "powersgd": "a step of powersgd, rank 2, against torch's hook",
 }
+_SHOWN = (1_000, 10_000, 1_000_000, 16_000_000)
 _GLOO = partial(_all_reduce, "gloo's", "gloo", "process_group")
 _MPI = partial(_all_reduce, "Open MPI's", "mpi", "mpi")
 TABLE: dict[str, tuple[str, Callable[[Rows], Lines]]] = {

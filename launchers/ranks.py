@@ -19,8 +19,8 @@ from launchers.failures import Failure, explain
 from launchers.fork_server import death_of_fork_server, end_fork_server, start_context, starting
 from launchers.launcher import Job
 from launchers.rank_process import HEARTBEAT_S, rank_main
+from transports.memory import remove_segments
 from transports.pipes import RETURNED, Endpoint, spare_pipes, wire
-from transports.segments import remove_segments
 from transports.timing import SLICE_S, RunningClock, now
 
 _GRACE_S = 3.0  # how long, after a failure, the other ranks may say what they were waiting for

@@ -115,6 +115,7 @@ KNOWN = {
     ("workloads/generate.py", "top_k"),  # of which a next token is drawn
     ("virtual_time/network.py", "delay"),
     ("virtual_time/sharing.py", "delay"),
+    ("torch_scripts/virtual.py", "delay"),
     ("virtual_time/network.py", "rack"),  # a network's own
     ("virtual_time/cluster.py", "rack"),
     ("training/checks.py", "workers_like"),  # a cure that only `single` has

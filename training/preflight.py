@@ -23,7 +23,7 @@ from strategies.common.factories import is_flat
 from strategies.common.replica import layout_of, trained
 from training.names import check_recorded, naming
 from training.options import TRAINED, Options
-from transports.segments import remove_segments
+from transports.memory import remove_segments
 from workloads import datasets, models, tasks
 from workloads.batches import BatchPlan
 from workloads.dali import check_dali

@@ -25,6 +25,7 @@ import torch
 from transports import timing
 from transports.base import NO_LIMIT, Transport
 from transports.inbox import ANY
+from transports.memory import empty, share
 from transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
 from transports.peer import (
     BUFFER,
@@ -40,7 +41,6 @@ from transports.peer import (
     vector_frame,
 )
 from transports.pipes import RETURNED, Endpoint
-from transports.segments import empty, share
 from transports.stage import SLOT_BYTES
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process

@@ -5,7 +5,7 @@ To copy a short vector takes less time than to wait until it has been read in pl
 
 import torch
 
-from transports.segments import new_shared
+from transports.memory import new_shared
 
 SLOT_BYTES = 1 << 16  # a longer vector is read in place
 SLOTS = 4

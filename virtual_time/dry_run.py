@@ -60,9 +60,9 @@ class DryRun:
 
     @property
     def steps(self) -> float:
-        """How many steps were taken, on average over the workers."""
-        taken = [len(one.ends) for one in self._of_workers]
-        return sum(taken) / len(taken)
+        """How many steps were taken, on average over the workers; where steps differ, in whole periods if in any."""
+        taken, repeats = [len(one.ends) for one in self._of_workers], period(self.options.strategy)
+        return sum(n - n % repeats or n for n in taken) / len(taken)
 
     @property
     def _of_workers(self) -> list[Steps]:

@@ -41,7 +41,10 @@ class NoLoCo(Drifting):
     """c: the rate at which the two of a pair move towards their mean."""
 
     def cost(self, kind: str | None = None) -> Cost:
-        """x and x0 to the other of the pair; both set off together."""
+        """x and x0 to the other of the pair; both set off together.
+
+        Odd N: up to 0.6 more, for a rank that was alone sends while its next one of the pair still receives.
+        """
         worker = Traffic("4 floor(N / 2) / N / local_steps", "4 floor(N / 2) P / N / local_steps")
         return Cost(worker=worker, path=Traffic("min(1, N - 1) / local_steps", "2 min(1, N - 1) P / local_steps"))
 

@@ -44,7 +44,7 @@ def test_rounds_are_counted_as_if_a_rank_sent_and_received_one_message_in_each()
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("transport.clone()", "on vectors of integers: AttributeError: "),
+        ("transport.clone()", "rank 0, round 1: AttributeError: "),
         ("raise SystemExit", "on vectors of integers: SystemExit"),
         ("raise ValueError('not these')", "rank 0, round 1: ValueError: not these"),
         ("transport.recv(1 - r, 'x')", "rank 0, round 1: waits for 'x' of rank 1, which never comes"),

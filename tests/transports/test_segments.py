@@ -10,8 +10,8 @@ import pytest
 
 from tests.runs import said
 from tests.transports.samples import pair
+from transports.memory import remove_segments
 from transports.messages import OutOfSharedMemory
-from transports.segments import remove_segments
 
 
 @contextmanager

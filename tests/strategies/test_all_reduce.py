@@ -164,7 +164,8 @@ def test_a_run_says_and_records_what_it_took_and_a_replay_how_to_take_it_again(t
     again = replace(options, strategy=FastestAllReduce(algorithm=found.taken), run_name="again")
     train(again, quiet=True, launcher=virtual_time(3).launcher())
     assert metadata(tmp_path, "again")["parameter_hash"] == metadata(tmp_path)["parameter_hash"]
-    assert metadata(tmp_path, "again")["choice"]["why"].startswith("as --algorithm says")
+    taken = Choice(**metadata(tmp_path, "again")["choice"])
+    assert taken.text() == f"{found.taken}, as --algorithm says, 3 ranks, {found.why.split()[-2]} bytes"
     with pytest.raises(UsageError, match=r"^--algorithm rung: unknown.*ring"):
         prepare(resolve(replace(options, strategy=FastestAllReduce(algorithm="rung"), run_name="third")))
 

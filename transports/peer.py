@@ -9,11 +9,13 @@ BUFFER and SHARED hand out memory, the sender's `buffer` or the shared vector `t
 of it. TAKEN answers them: for that, the sender is no longer needed. GOODBYE is the last.
 """
 
+import math
 import os
 import pickle
 import select
 import struct
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,7 +26,7 @@ import torch
 
 from transports.base import CLOSED
 from transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
-from transports.messages import Message, Pending
+from transports.messages import Message, OutOfSharedMemory, Pending
 from transports.stage import SLOTS, Stage, slot_at
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QBBHQQQQqdd")
 HEADER_BYTES = HEADER.size
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN, STAGED, FREED = range(10)
-_OFTEN = 8  # messages read in place, after which a peer is given a stage
+_OFTEN = 8  # messages after which a peer is given a stage
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
 _READ_AT_MOST = 1 << 20
@@ -67,6 +69,7 @@ class Peer:
         self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._stage: Stage | None = None  # for short messages to it
+        self._stage_from: float = _OFTEN  # messages that it was to read in place
         self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
         self._connections = (inbound, outbound)
 
@@ -77,9 +80,11 @@ class Peer:
 
     def send_copy(self, value: torch.Tensor, tag: str, n: float, sent: float, leaves: float) -> bool:
         """Send a copy of a short vector in the stage; return whether that was possible."""
-        if self._stage is None and self.tickets >= _OFTEN:
-            self._stage = Stage(next(self._transport.numbers))
-            self.hand_out(BUFFER, self._stage.memory, number=self._stage.number)
+        if self.tickets >= self._stage_from:
+            self._stage_from = math.inf
+            with suppress(OutOfSharedMemory):  # it only saves time
+                self._stage = Stage(next(self._transport.numbers))
+                self.hand_out(BUFFER, self._stage.memory, number=self._stage.number)
         # A stage that is not taken yet would be lost with this rank.
         if self._stage is None or self.untaken or (offset := self._stage.copy(value)) < 0:
             return False
@@ -181,6 +186,9 @@ class Peer:
             tag = data[start + HEADER_BYTES : body].decode()
             start += size
             if kind in (STAGED, DESCRIPTOR):
+                if buffer not in self.buffers:  # its handle came too late
+                    self._transport.ended(self, DIED)
+                    return end
                 vector = self.slice_of(buffer, offset, numel)
                 nbytes = vector.nbytes
                 if kind == STAGED:
@@ -202,6 +210,8 @@ class Peer:
                 try:
                     vector = pickle.loads(data[body:start])
                 except (OSError, EOFError):  # a handle needs its sender alive
+                    if kind == BUFFER:
+                        continue  # what follows may be in other memory
                     self._transport.ended(self, DIED)
                     return end
                 self.write(frame(TAKEN))

@@ -41,7 +41,7 @@ from transports.peer import (
     vector_frame,
 )
 from transports.pipes import RETURNED, Endpoint
-from transports.stage import SLOT_BYTES
+from transports.stage import fits
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _DELIVERED = Delivered()
@@ -130,7 +130,7 @@ class SharedMemory(Transport):
         if buffer is None or not value.is_contiguous() or value.dtype != buffer.dtype:
             peer.write(vector_frame(tag, as_vector(value), n, sent, leaves))
             return _DELIVERED, nbytes
-        if nbytes <= SLOT_BYTES and peer.send_copy(value, tag, n, sent, leaves):
+        if fits(value, nbytes) and peer.send_copy(value, tag, n, sent, leaves):
             return _DELIVERED, nbytes
         self._synchronize()
         ticket = peer.tickets = peer.tickets + 1

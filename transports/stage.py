@@ -23,9 +23,9 @@ class Stage:
         self._parts: dict[tuple[int, int], torch.Tensor] = {}  # by slot and length, since the same ones come each step
 
     def copy(self, value: torch.Tensor) -> int:
-        """Copy a vector into a free slot; return its offset, or -1: no slot is free, or it is no plain float32."""
+        """Copy a vector that `fits` into a free slot; return its offset, or -1: no slot is free."""
         slot = self.free & -self.free
-        if not slot or value.dtype != torch.float32 or value.dim() != 1 or value.requires_grad or value.is_cuda:
+        if not slot:
             return -1
         offset, key = (slot.bit_length() - 1) * _SLOT, (slot, value.numel())
         part = self._parts.get(key)
@@ -36,6 +36,17 @@ class Stage:
         part.copy_(value)
         self.free ^= slot
         return offset
+
+
+def fits(value: torch.Tensor, nbytes: int) -> bool:
+    """Return whether a tensor of so many bytes, in one piece, can be copied into a slot."""
+    return (
+        nbytes <= SLOT_BYTES
+        and value.dtype == torch.float32
+        and value.dim() == 1
+        and not value.requires_grad
+        and not value.is_cuda
+    )
 
 
 def slot_at(offset: int) -> int:

@@ -114,6 +114,9 @@ class Logarithms(Ring):
             yield self.right_so_far(run.case.function)
         if kind == "deadlock" and any((dst, src) in on_the_way for src, dst in on_the_way):
             yield "; both of a pair wait for the other to read: isend, recv, and then wait for your Work"
+        if kind == "deadlock" and _is_power_of_two(n):
+            yield ("; a pair exchanges: receive from whom you send to" if on_the_way else
+                   "; nothing is on its way: isend first, and then recv")  # fmt: skip
         if kind == "raised" and n == 1:
             yield "; N = 1: a rank alone has no partner, and log2 1 = 0 rounds"
         if kind in ("deadlock", "raised", "unread") and not _is_power_of_two(n):

@@ -72,16 +72,16 @@ class FastestAllReduce(AllReduceSGD):
         N, rates = self.transport.world_size, self.transport.rates
         nbytes = sum(self.coding.codec.count()) if self.coding else self.replica.x.nbytes
         known = candidates(N, nbytes, rates or _PROCESSES)
-        seconds = {name: expect(one, N, nbytes, rates) for name, one in known.items()} if rates else {}
-        why = "by the closed forms"
-        if self.algorithm != FASTEST:
-            seconds, why = {self.algorithm: 0.0}, "as --algorithm says"
-            known.setdefault(self.algorithm, self._stands_for)
-        elif not seconds or None in seconds.values():
-            seconds, why = self._time(known, nbytes), "as timed"
-        us = {name: 1e6 * (of or 0.0) for name, of in seconds.items()}
-        name = min(us, key=us.__getitem__)
-        return Choice(name, asdict(known[name]), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
+        name, why, seconds = self.algorithm, "as --algorithm says", dict[str, float | None]()
+        if name == FASTEST:
+            if rates:
+                why, seconds = "by the closed forms", {key: expect(one, N, nbytes, rates) for key, one in known.items()}
+            if not rates or None in seconds.values():
+                why, seconds = "as timed", self._time(known, nbytes)
+            name = min(seconds, key=lambda key: seconds[key] or 0.0)
+        us = {key: 1e6 * (of or 0.0) for key, of in seconds.items()}
+        taken = known.get(name, self._stands_for)
+        return Choice(name, asdict(taken), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
 
     def _time(self, known: dict[str, AllReduceSGD], nbytes: float) -> dict[str, float | None]:
         """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""

@@ -108,12 +108,12 @@ class Choice:
     options: dict[str, Any]
     repeat: str  # the option that takes it again
     why: str
-    us: dict[str, float]  # microseconds of each, as expected or timed
+    us: dict[str, float]  # microseconds of each that was compared, as expected or timed
 
     def text(self) -> str:
         """Return it in one line."""
         found = ", ".join(f"{name} {self.us[name]:.4g}" for name in sorted(self.us, key=self.us.__getitem__))
-        return f"{self.taken}, {self.why}; us: {found}"
+        return f"{self.taken}, {self.why}" + f"; us: {found}" * bool(found)
 
 
 @dataclass(frozen=True)

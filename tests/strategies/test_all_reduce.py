@@ -1,6 +1,7 @@
 """The fastest all-reduce: what it takes where the network is known and where it is not, and that it keeps to it."""
 
 from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from strategies.common.traits import Choice
 from tests.ranks import launch, run, virtual_time
 from tests.runs import metadata, said_by, small
 from tests.strategies.loops import OPTIMIZERS, Task
+from tests.transports.samples import pair
 from training import Options
 from training import run as train
 from training.checks import resolve
 from training.preflight import prepare
 from transports.base import Transport
-from transports.card import Rates
+from transports.card import IN_ORDER, Rates
 from transports.graph import complete
+from transports.link import Link
 from virtual_time.cluster import ClusterOptions
 from virtual_time.dry_run import dry_run
 from virtual_time.launcher import VirtualTime
@@ -68,6 +71,27 @@ def virtual(network: Network, numel: int, codec: Codec | None = None, **machine:
     else:
         assert found[0][3] == found[0][2][1], "what it would send without a codec"
     return choice
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "latency", "rates"),
+    [(1e6, 1e-3, Rates(1e6, 1e-3, sharing=IN_ORDER)), (1e6, 0.0, None), (inf, 1e-3, None)],
+)
+def test_a_real_network_is_known_by_its_bandwidth_and_its_latency(
+    bandwidth: float, latency: float, rates: Rates | None
+) -> None:
+    with pair() as (transport, _):
+        assert transport.rates is None
+        transport.link = Link(bandwidth, latency)
+        assert transport.rates == rates
+        transport.link = None
+
+
+def test_of_a_network_of_numbers_all_of_them_are_known() -> None:
+    more: dict[str, Any] = {"overhead": 1e-6, "sharing": IN_ORDER}
+    racks: dict[str, Any] = {"racks": 2, "rack_bandwidth": 2e7}
+    assert OneSwitch(8, 1e8, 1e-5, **more).rates == Rates(1e8, 1e-5, **more)
+    assert Racks(8, 1e8, 1e-5, **more, **racks).rates == Rates(1e8, 1e-5, **more, **racks)
 
 
 @pytest.mark.parametrize("network", [SWITCH, replace(SWITCH, overhead=1e-5), RACKS])
@@ -159,12 +183,14 @@ def test_a_run_says_and_records_what_it_took_and_a_replay_how_to_take_it_again(t
     with pytest.raises(UsageError, match=text):
         prepare(resolve(replace(options, run_name="again", replay=str(tmp_path / "run"))))
     swing = replace(options, strategy=FastestAllReduce(algorithm="swing"), run_name="swing")
-    train(swing, quiet=True, launcher=virtual_time(3).launcher())
+    quiet = said_by(lambda: 0 if train(swing, quiet=True, launcher=virtual_time(3).launcher()) is not None else 1)[1]
+    assert "takes" not in quiet
     assert any("halving_doubling.py" in line for line in load_events(tmp_path / "swing.events.csv.gz")["line"])
     again = replace(options, strategy=FastestAllReduce(algorithm=found.taken), run_name="again")
     train(again, quiet=True, launcher=virtual_time(3).launcher())
     assert metadata(tmp_path, "again")["parameter_hash"] == metadata(tmp_path)["parameter_hash"]
-    assert metadata(tmp_path, "again")["choice"]["why"].startswith("as --algorithm says")
+    taken = Choice(**metadata(tmp_path, "again")["choice"])
+    assert taken.text() == f"{found.taken}, as --algorithm says, 3 ranks, {found.why.split()[-2]} bytes"
     with pytest.raises(UsageError, match=r"^--algorithm rung: unknown.*ring"):
         prepare(resolve(replace(options, strategy=FastestAllReduce(algorithm="rung"), run_name="third")))
 

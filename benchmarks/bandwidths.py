@@ -2,10 +2,11 @@
 
 python -m benchmarks.bandwidths    # some minutes on one core; the table goes to results/, the picture to media/
 
-Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4, and for 10B with other numbers of local
-steps Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches the
-share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer by layer;
-"fitted" says that a parameter takes BITS bits and headers none, the one number that is chosen by the published ones.
+Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
+steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
+the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer by
+layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
+headers.
 """
 
 from collections.abc import Callable, Iterator

@@ -3,7 +3,8 @@
 The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn if
 (t - o_p) mod H = 0, with o_p = floor(p H / P). It is updated and sent in the backward pass, when its gradients are
 complete; with `--clip_norm`, and with optimizers that cannot update a part of x, after it. What came is used before its
-first block's next forward pass.
+first block's next forward pass. With `--strided` p is the blocks p, p + P, p + 2 P ..., and each of them is sent, and
+used, by itself: most of it lies far from the end of the model whose gradients come last and which is needed first.
 """
 
 from abc import abstractmethod
@@ -23,7 +24,7 @@ from strategies.local_models.drifting import Drifting
 
 @dataclass(eq=False)
 class Fragment:
-    """Blocks that are sent together."""
+    """Blocks that are sent together; if strided, one of those whose turn is the same."""
 
     tag: str
     offset: int  # o_p
@@ -54,6 +55,8 @@ class Fragmented(Drifting, OnBlocks):
     """P: parts into which the blocks of the model are cut, by their number; at most as many as there are blocks."""
     local_steps: int = 4
     """H: steps of each rank between two averagings of a fragment."""
+    strided: bool = False
+    """Make fragments of every P-th block, each of which is sent as soon as it can be, in place of neighbours."""
     block_modules: str = ""
     """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
     Sequential."""
@@ -80,12 +83,12 @@ class Fragmented(Drifting, OnBlocks):
         self.keep("sums", self.sums, counted=False)
         self.blocks = sorted(self.replica.blocks(self.block_modules), key=lambda block: block.part.start)
         P, B, self.cut = min(self.fragments, len(self.blocks)), len(self.blocks), list[Fragment]()
-        for p in range(P):
-            first, last = self.blocks[p * B // P], self.blocks[(p + 1) * B // P - 1]
+        for i in range(n := B if self.strided else P):
+            first, last = self.blocks[i * B // n], self.blocks[(i + 1) * B // n - 1]
             part, tensors = slice(first.part.start, last.part.stop), range(first.tensors.start, last.tensors.stop)
             views = x[part], nn.Parameter(self.x0[part]), self.sums[part]
-            self.cut.append(Fragment(f"fragment {p}", p * H // P, part, tensors, *views))
-            self.keep(self.cut[p].tag, self.cut[p])
+            self.cut.append(Fragment(f"fragment {i}", i % P * H // P, part, tensors, *views))
+            self.keep(self.cut[i].tag, self.cut[i])
         self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
         if self.descent.has_parts:
             self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])

@@ -11,7 +11,8 @@ The blocks of the model are cut into P fragments, p = 0 .. P - 1, which take tur
         x_k,p <- alpha x_k,p + (1 - alpha) x0_p
 
 (Douillard et al., 2025, arXiv 2501.18512. There each rank sends x0_p - x_k,p, which has the same mean, in 4 bits.) With
-P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov`. `fragments.py` has when in a step a
+P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov`; `--strided` sends it block by block,
+and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a
 fragment is sent, and waited for.
 
 - `eager` (Kale et al., 2025, arXiv 2502.12996): a rank takes its own difference at once, the others' a round late. It
@@ -52,7 +53,8 @@ class StreamingDiLoCo(Fragmented):
 
     def cost(self, kind: str | None = None) -> Cost:
         """A ring of each fragment every local_steps steps. What of it is hidden has no simple form."""
-        return Cost(worker=Traffic("2 (N - 1) min(fragments, B) / local_steps", "2 (N - 1) P / N / local_steps"))
+        rings = "B" if self.strided else "min(fragments, B)"
+        return Cost(worker=Traffic(f"2 (N - 1) {rings} / local_steps", "2 (N - 1) P / N / local_steps"))
 
     def memory(self, role: str) -> Footprint:
         """The mean, x0 and its momentum, and the sums; if eager, what this rank has sent."""

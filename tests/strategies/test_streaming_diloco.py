@@ -63,6 +63,16 @@ def test_with_one_fragment_used_at_once_it_is_diloco_to_the_bit(optimizer: str, 
         assert_equal(found, launch(in_process, 4, streaming, timeout=LIMIT))
 
 
+def test_strided_with_one_fragment_used_at_once_it_is_diloco() -> None:
+    outer: dict[str, Any] = {"local_steps": 3, "outer_lr": 0.6, "outer_momentum": 0.8}
+    diloco = on_ranks(Task(LocalSGD(outer_optimizer="nesterov", **outer), 4, "adam"), seen_by)
+    strided = on_ranks(Task(StreamingDiLoCo(strided=True, **DILOCO, **outer), 4, "adam"), seen_by)
+    for one, other in zip(strided, diloco, strict=True):
+        for pair in zip(one, other, strict=True):
+            for ours, theirs in zip(*pair, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
 def mean_of(pairs: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
     """The mean of vectors, by their samples."""
     return torch.stack([n * x for x, n in pairs]).sum(0) / sum(n for _, n in pairs)
@@ -117,6 +127,7 @@ STRATEGIES = [
     StreamingDiLoCo(fragments=9, local_steps=1, delay=0, blend=0.75),
     StreamingDiLoCo(fragments=2, local_steps=3, eager=True),
     StreamingDiLoCo(fragments=1, local_steps=4, eager=True),
+    StreamingDiLoCo(fragments=2, local_steps=3, delay=1, blend=0.5, strided=True),
 ]
 
 
@@ -182,6 +193,16 @@ def test_a_fragment_leaves_in_the_backward_pass_and_arrives_when_it_is_used() ->
         assert steps == [[0, 0, 1]], "with clip_norm after it"
 
 
+def test_strided_fragments_are_every_pth_block() -> None:
+    def turns(rank: Rank) -> list[tuple[int, slice]]:
+        assert isinstance(rank.strategy, StreamingDiLoCo)
+        return [(one.offset, one.part) for one in rank.strategy.cut]
+
+    strided = StreamingDiLoCo(fragments=2, local_steps=4, strided=True)
+    for found in on_ranks(Task(strided, 2, "plain"), turns, Layers):
+        assert found == [(i % 2 * 2, slice(20 * i, 20 * i + 20)) for i in range(4)]
+
+
 def test_a_fragment_without_gradients_leaves_after_the_pass() -> None:
     for steps in on_ranks(Task(FOUR, 2, "plain"), lambda rank: in_turn(rank, 1, skipped=1), Layers):
         assert steps == [[0, 0, 1]]
@@ -206,3 +227,13 @@ def test_a_fragment_is_hidden_from_its_gradients_to_its_next_forward_pass(share:
     run = steps_of(StreamingDiLoCo(fragments=P, local_steps=H, delay=delay), 2, n, layers=L, latency="0s")
     exposed = sum(max(0.0, share - p / P - delay) for p in range(P))  # before its first layer, in both passes
     assert run.seconds == pytest.approx(step * (1 + exposed / H), rel=0.01)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0, 2.0])
+def test_strided_all_blocks_are_hidden_by_the_backward_pass_of_those_before(share: float) -> None:
+    """`share`: of a step, how long the model is under way; the last of it leaves when the pass ends, and is needed."""
+    L, H, step = 60, 12, 0.3
+    n = round(share * step * GBIT / 4)
+    run = steps_of(StreamingDiLoCo(strided=True, local_steps=H, **DILOCO), 2, n, layers=L, latency="0s")
+    exposed = max(share / L, share - 2 / 3 * (L - 1) / L)
+    assert run.seconds == pytest.approx(step * (1 + exposed / H), rel=0.002)

@@ -1,0 +1,152 @@
+"""Which bandwidth is enough for 50 to 99 % of the time to be computing: published, and by our strategies.
+
+python -m benchmarks.bandwidths    # some minutes on one core; the table goes to results/, the picture to media/
+
+Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
+steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
+the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer by
+layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
+headers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from benchmarks.draw_bandwidths import draw
+from experiments.measured import KEPT, ROOT
+from strategies import OverlappedRing, Strategy, StreamingDiLoCo
+from training.options import Options
+from transports.units import PAYLOAD
+from virtual_time.cluster import ClusterOptions
+from virtual_time.dry_run import dry_run, period
+
+OUT, PICTURE = KEPT / "bandwidths.csv", ROOT / "media" / "bandwidths.png"
+GRID = np.logspace(-1, 3, 50)  # Gbit/s
+LEVELS = 50, 80, 90, 95, 99  # percent
+BITS = 13.25
+MODELS = {"1B": (1e9, 24, 0.1), "10B": (10e9, 48, 0.8), "100B": (100e9, 108, 4.9)}
+"""Parameters, layers, and seconds that a step computes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the methods run."""
+
+    ranks: int = 2
+    latency: str = "0s"
+    bits: float = 16  # of a parameter
+    headers: bool = True
+
+
+SETTINGS = {
+    "fitted": Setting(bits=BITS, headers=False),
+    "16 bits": Setting(),
+    "16 bits, 50 ms": Setting(latency="50ms"),
+    "16 bits, 16 ranks": Setting(ranks=16),
+}
+
+
+def streaming(layers: int, H: int, delay: int) -> Strategy:
+    """Return Streaming DiLoCo in the paper's fragments: every so many layers, three in each."""
+    return StreamingDiLoCo(fragments=layers // 3, strided=True, local_steps=H, delay=delay)
+
+
+METHODS: dict[str, Callable[[int, int, int], Strategy]] = {
+    "data parallel": lambda layers, n, H: OverlappedRing(bucket_mb=(2 * n // layers - 4) / 1e6),  # a bucket a layer
+    "DiLoCo": lambda layers, n, H: StreamingDiLoCo(fragments=1, strided=True, local_steps=H, delay=0, blend=0.0),
+    "streaming": lambda layers, n, H: streaming(layers, H, delay=0),
+    "overlapped": lambda layers, n, H: streaming(layers, H, delay=1),
+    "4 bits": lambda layers, n, H: streaming(layers, H, delay=1),
+}
+"""Return the strategy of a method, given the layers of the model, its parameters, and the local steps."""
+
+PUBLISHED = {
+    "1B": "86.8/152.6/184.2/222.3/569.0 1.4/6.2/13.3/23.3/86.8 1.4/5.2/9.1/16.0/28.1 1.4/4.3/6.2/9.1/11.0 "
+    "0.4/0.9/1.7/2.0/3.0",
+    "10B": "104.8/222.3/222.3/268.3/471.5 1.7/7.5/16.0/33.9/104.8 1.7/5.2/9.1/13.3/19.3 1.7/3.6/5.2/6.2/7.5 "
+    "0.4/0.9/1.4/1.4/1.7",
+    "100B": "184.2/323.8/390.7/390.7/471.5 3.0/11.0/23.3/49.4/184.2 2.4/6.2/9.1/11.0/19.3 1.7/3.6/4.3/5.2/5.2 "
+    "0.5/0.9/1.1/1.1/1.4",
+}
+"""Of each model, Gbit/s by method and level."""
+SCALING = {  # of DiLoCo for 10B, by local steps
+    10: "16.0/49.4/86.8/152.6/222.3", 50: "3.0/11.0/23.3/41.0/126.5",
+    100: "1.4/6.2/13.3/23.3/86.8", 300: "0.5/2.0/4.3/9.1/41.0",
+}  # fmt: skip
+
+
+def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int = 100) -> float:
+    """Return the percentage of a step's time that is computing, in virtual time."""
+    n, layers, compute = MODELS[model]
+    n = round(n / layers / 4) * 4 * layers
+    gbit *= 16 / setting.bits / (1 if setting.headers else PAYLOAD) * (4 if method == "4 bits" else 1)
+    options = Options(
+        strategy=METHODS[method](layers, n, H), n_gpus=setting.ranks, dtype="bfloat16", device="cpu", momentum=0.0,
+        bandwidth=f"{1000 * gbit:.6f}mbit", latency=setting.latency,
+    )  # fmt: skip
+    same = period(options.strategy)
+    cluster = ClusterOptions(compute=f"{compute}s", sharing="in_order")
+    done = dry_run(options, cluster, n, same + 3, quiet=True, layers=layers)
+    return 100 * compute * same / max(one.ends[-1] - one.ends[-1 - same] for one in done.results)
+
+
+def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator[int]:
+    """Yield for each level the number in GRID of the first bandwidth that reaches it; len(GRID): none does."""
+    known = {-1: 0.0, len(GRID): 100.0}
+    for level in LEVELS:
+        low = max(i for i, share in known.items() if share < level)
+        high = min(i for i, share in known.items() if share >= level)
+        while high - low > 1:
+            middle = (low + high) // 2
+            known[middle] = utilisation(setting, model, method, GRID[middle], H)
+            low, high = (low, middle) if known[middle] >= level else (middle, high)
+        yield high
+
+
+def cells() -> Iterator[tuple[str, str, str, int, list[float]]]:
+    """Yield the setting, the model, the method, the local steps, and what is published of them, of each row."""
+    for name in SETTINGS:
+        for model in MODELS if name in ("fitted", "16 bits") else ["1B"]:
+            for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
+                yield name, model, method, 100, [*map(float, gbits.split("/"))]
+    for H, gbits in SCALING.items():
+        yield "scaling laws", "10B", "DiLoCo", H, [*map(float, gbits.split("/"))]
+
+
+def compare(name: str, model: str, method: str, H: int, published: list[float]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the levels."""
+    setting = SETTINGS.get(name, SETTINGS["fitted"])
+    for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
+        apart = found - int(np.abs(GRID - gbit).argmin())
+        ours = GRID[found] if found < len(GRID) else np.inf
+        yield {"setting": name, "model": model, "method": method, "local_steps": H, "percent": level, "gbit": ours,
+               "published_gbit": gbit, "notches_apart": apart}  # fmt: skip
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the table beside the published one, how often both agree, and what does not."""
+    lines = []
+    for (name, model), of in table.groupby(["setting", "model"], sort=False):
+        lines.append(f"{name}, {model}: Gbit/s for {'/'.join(map(str, LEVELS))} %, ours and published")
+        for (method, H), row in of.groupby(["method", "local_steps"], sort=False):
+            ours, theirs = ("/".join(f"{gbit:.1f}" for gbit in row[column]) for column in ("gbit", "published_gbit"))
+            lines.append(f"  {method + f', H = {H}' * (H != 100):22}{ours:32}{theirs}")
+    for name, of in table.groupby("setting", sort=False):
+        off = of["notches_apart"].abs()
+        lines.append(f"{name}: {(off == 0).sum()} of {len(of)} cells the same, {(off <= 1).sum()} within a notch")
+        for one in of[off > 1].itertuples() if name in ("fitted", "scaling laws") else ():
+            lines.append(f"  {one.model}, {one.method}, {one.percent} %: {one.notches_apart:+} notches")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    rows = [row for cell in tqdm([*cells()], unit="row") for row in compare(*cell)]
+    table = pd.DataFrame(rows)
+    table.to_csv(OUT, index=False, float_format="%.4g")
+    print(summary(table))
+    draw(table[table["setting"] == "fitted"], PICTURE)

@@ -36,7 +36,10 @@ class Drifting(Strategy):
         self.average(self.replica.b, "buffers")
 
     def model(self) -> torch.Tensor:
-        """Return the mean of all x_k [n], and measure how far they are from it."""
+        """Return the mean of all x_k [n].
+
+        It measures how far they are from it.
+        """
         self.mean.copy_(self.replica.x)
         self.average(self.mean, "parameters")
         self.square[0] = (self.replica.x - self.mean).square().sum(dtype=torch.float64)

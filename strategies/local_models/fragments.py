@@ -173,7 +173,7 @@ class Fragmented(Drifting, OnBlocks):
                 self.wait_for(fragment)
 
     def model(self) -> torch.Tensor:
-        """See Drifting."""
+        """Return the mean of all x_k [n], in which all is used that is due."""
         self.use_all()
         return super().model()
 

@@ -1,5 +1,6 @@
 """Decoupled DiLoCo: its merges are those of the formulas, and at its limit DiLoCo; a grace time can be replayed."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,20 @@ from explore import explore
 from records.errors import RunFailed
 from strategies import DecoupledDiLoCo, LocalSGD, Strategy
 from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import N_STEPS, Rank, Task
+from tests.strategies.loops import N_STEPS, Rank, Task, make_model
 from tests.strategies.runs import made
+from tests.strategies.test_local_sgd import gradient
 from virtual_time.launcher import Death
 
 EVEN = [i for i in range(5 * N_STEPS) if i % N_STEPS != N_STEPS - 1]  # steps in which all learners have as many samples
 
 
-def rounds(rank: Rank) -> torch.Tensor:
-    """Return x after each of these steps, on a learner."""
+def rounds(rank: Rank, steps: Iterable[int] = EVEN) -> torch.Tensor:
+    """Return x after each of these steps, on a learner, and at the end."""
     seen = [rank.x()]
     if rank.is_server:
         rank.strategy.serve()
-    for i in () if rank.is_server else EVEN:
+    for i in () if rank.is_server else steps:
         rank.take(i)
         seen.append(rank.x())
     rank.strategy.finish()
@@ -38,6 +40,51 @@ def test_with_learners_that_wait_for_all_and_one_fragment_it_is_diloco(workers: 
     expected = on_ranks(Task(diloco, workers, "soft"), rounds)
     for x, of_diloco in zip(found[1:], expected, strict=True):
         torch.testing.assert_close(x, of_diloco, rtol=1e-12, atol=1e-13)
+    assert torch.equal(found[0][-1], found[1][-1])
+
+
+def plain_program(strategy: DecoupledDiLoCo, workers: int, steps: int) -> list[torch.Tensor]:
+    """Return the x of each learner after each step, and X after the last, written with nothing of the strategy."""
+    task, H, P = Task(strategy, workers + 1, "plain"), strategy.local_steps, strategy.fragments
+    X = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
+    own, velocity, cut = [X.clone() for _ in range(workers)], torch.zeros_like(X), torch.arange(len(X)).tensor_split(P)
+    samples, taken, turns = torch.zeros(P, workers, dtype=X.dtype), [0] * P, 0
+    seen = [[X.clone()] for _ in range(workers)]
+
+    def merge(comes_back: bool) -> None:
+        nonlocal turns
+        p, part = turns % P, cut[turns % P]
+        w = samples[p] * samples[p] / taken[p]
+        d = X[part] - torch.stack([w_m / w.sum() * x[part] for w_m, x in zip(w, own, strict=True)]).sum(0)
+        velocity[part] = strategy.outer_momentum * velocity[part] + d
+        X[part] -= strategy.outer_lr * (d + strategy.outer_momentum * velocity[part])
+        for x in own if comes_back else ():
+            x[part] = X[part]
+        samples[p], taken[p], turns = 0, 0, turns + 1
+
+    for t in range(steps):
+        for m in range(workers):
+            batch = task.batch(t, m)
+            own[m] = own[m] - 0.3 * gradient(own[m], batch)
+            samples[:, m] += len(batch)
+        taken = [count + 1 for count in taken]
+        if (t + 1) % H == 0:
+            merge(comes_back=True)
+        for x, of_learner in zip(own, seen, strict=True):
+            of_learner.append(x.clone())
+    while taken[turns % P]:
+        merge(comes_back=False)
+    return [torch.stack([*of_learner, X]) for of_learner in seen]
+
+
+@pytest.mark.parametrize(("workers", "H", "P"), [(1, 1, 2), (2, 2, 2), (3, 1, 3), (3, 3, 2), (4, 2, 5)])
+def test_with_learners_that_wait_its_steps_are_those_of_a_plain_program(workers: int, H: int, P: int) -> None:
+    """Fragments in turn, uneven parts; the rest of each fragment at the end."""
+    strategy = DecoupledDiLoCo(local_steps=H, fragments=P, wait=True, outer_lr=0.6, outer_momentum=0.8)
+    found = on_ranks(Task(strategy, workers + 1, "plain"), lambda rank: rounds(rank, range(7)))
+    expected = plain_program(strategy, workers, 7)
+    for x, of_plain in zip(found[1:], expected, strict=True):
+        torch.testing.assert_close(x, of_plain, rtol=1e-10, atol=1e-12)
     assert torch.equal(found[0][-1], found[1][-1])
 
 

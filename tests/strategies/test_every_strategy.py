@@ -25,8 +25,11 @@ from tests.strategies.loops import BATCH, N_SAMPLES, N_STEPS, OPTIMIZERS, Rank, 
 from training.evaluation import REPORTER
 from training.names import check_class, strategy_class
 from training.options import Options, names_with_strategy_defaults, option_names
+from training.report import remarks
 from training.run import expendable
 from transports.base import Transport
+from virtual_time.launcher import VirtualTime
+from virtual_time.network import OneSwitch
 from workloads.batches import BatchPlan
 
 Kind = type[Strategy]
@@ -45,6 +48,13 @@ def test_its_first_line_describes_it(kind: Kind) -> None:
     assert "__doc__" in vars(kind)
     assert not forms.describe(kind).startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
     assert re.fullmatch(r".{20,119}\.", forms.describe(kind)), "21 to 120 characters and a full stop at the end"
+
+
+def test_a_run_says_whose_the_scores_are_where_replicas_differ(kind: Kind) -> None:
+    options, launcher = Options(strategy=kind()), VirtualTime(OneSwitch(4, 1e9, 0.0), lambda *_: 0.0).launcher()
+    found = [one for one in remarks(options, launcher) if "may differ" in one]
+    assert bool(found) != kind.traits.agree
+    assert all(re.search(r"; the scores are of (?!See |.*, and measure)", one) for one in found)
 
 
 def _lineage(kind: Kind) -> list[type]:

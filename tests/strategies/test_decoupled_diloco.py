@@ -174,6 +174,13 @@ def test_all_orders_of_small_runs() -> None:
         assert report.counterexample is None, report.text()
 
 
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_all_end_with_the_same_x_whoever_was_answered_last(deaths: int) -> None:
+    """Also a learner of which the last merge was of a fragment, while others had been merged since it took them."""
+    report = explore(DecoupledDiLoCo(local_steps=1), n_gpus=3, at_most=120, random=0, deaths=deaths)
+    assert report.counterexample is None, report.text()
+
+
 # Runs
 
 

@@ -32,7 +32,7 @@ def rounds(rank: Rank, steps: Iterable[int] = EVEN) -> torch.Tensor:
     return torch.stack([*seen, rank.x()])
 
 
-@pytest.mark.parametrize(("workers", "H"), [(1, 3), (2, 1), (3, 4)])
+@pytest.mark.parametrize(("workers", "H"), [(1, 3), (2, 1), (3, 3)])
 def test_with_learners_that_wait_for_all_and_one_fragment_it_is_diloco(workers: int, H: int) -> None:
     strategy = DecoupledDiLoCo(local_steps=H, fragments=1, wait=True, outer_lr=0.6, outer_momentum=0.8)
     diloco = LocalSGD(local_steps=H, outer_optimizer="nesterov", outer_lr=0.6, outer_momentum=0.8)

@@ -186,6 +186,8 @@ class DecoupledDiLoCo(Served):
         """Learner: send what is unsent of each fragment; take what is to come. All: end the epoch with X."""
         if self.is_server:
             self.gathered.tell(ended=True)
+            for k in self.workers.alive:  # the last X_p that it was sent is no whole X
+                self.workers.version_read[k] = -1
         else:
             while self.sent_at[self.turns % self.fragments] < self.steps:
                 self.push("rest")

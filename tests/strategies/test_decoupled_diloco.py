@@ -32,7 +32,7 @@ def rounds(rank: Rank, steps: Iterable[int] = EVEN) -> torch.Tensor:
     return torch.stack([*seen, rank.x()])
 
 
-@pytest.mark.parametrize(("workers", "H"), [(1, 3), (2, 1), (3, 5)])
+@pytest.mark.parametrize(("workers", "H"), [(1, 3), (2, 1), (3, 3)])
 def test_with_learners_that_wait_for_all_and_one_fragment_it_is_diloco(workers: int, H: int) -> None:
     strategy = DecoupledDiLoCo(local_steps=H, fragments=1, wait=True, outer_lr=0.6, outer_momentum=0.8)
     diloco = LocalSGD(local_steps=H, outer_optimizer="nesterov", outer_lr=0.6, outer_momentum=0.8)
@@ -172,6 +172,13 @@ def test_all_orders_of_small_runs() -> None:
         report = explore(strategy, n_gpus, steps)
         assert report.complete
         assert report.counterexample is None, report.text()
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_all_end_with_the_same_x_whoever_was_answered_last(deaths: int) -> None:
+    """Also a learner of which the last merge was of a fragment, while others had been merged since it took them."""
+    report = explore(DecoupledDiLoCo(local_steps=1), n_gpus=3, at_most=120, random=0, deaths=deaths)
+    assert report.counterexample is None, report.text()
 
 
 # Runs

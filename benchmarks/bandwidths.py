@@ -103,6 +103,10 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator
         high = min(i for i, share in known.items() if share >= level)
         while high - low > 1:
             middle = (low + high) // 2
+            if low >= 0 and high < len(GRID):  # where a line would reach it: seconds of a step by seconds of a byte
+                seconds = [1 / known[i] for i in (high, low)]
+                byte = np.interp(1 / level, seconds, [1 / GRID[high], 1 / GRID[low]])
+                middle = min(max(int((byte * GRID < 1).sum()), low + 1), high - 1)
             known[middle] = utilisation(setting, model, method, GRID[middle], H)
             low, high = (low, middle) if known[middle] >= level else (middle, high)
         yield high

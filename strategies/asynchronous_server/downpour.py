@@ -4,9 +4,16 @@ Each worker runs the optimizer on its own x_k and adds up its movement d_k (-eta
 it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not
 clear what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
 
-Two things differ from the paper. There a worker starts its fetch and its push and computes on; here it waits until the
-server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it only adds,
-so the optimizer is the workers', each with its own state.
+With n_push = n_fetch = H this is asynchronous local SGD (Liu et al., 2024, arXiv 2401.09135): a push is an outer
+gradient -d_k. The server may have Nesterov momentum, which it applies once in M pushes (delayed Nesterov, algorithm 3
+there with c = 0; M = 1: at each push, as usual):
+
+    every push:       x <- x + eta d_k / M
+    the last of M:    m <- beta m + mean of the M pushes;  x <- x + eta beta m
+
+Different from Downpour's paper: there a worker starts its fetch and its push and computes on; here it waits until the
+server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it may have
+momentum. The workers' optimizers have a state each, which stays.
 
 How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
@@ -15,10 +22,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from records.errors import between
+from records.errors import UsageError, between
 from strategies.asynchronous_server.push_fetch import PushFetch
 from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
+from strategies.common.traits import Cost, Footprint, Traffic
 from transports.base import Message
 
 
@@ -34,6 +41,12 @@ class Downpour(PushFetch):
     """Steps of a worker between two pushes of its movement."""
     n_fetch: int = 1
     """Steps of a worker between two fetches of the server's parameters."""
+    outer_lr: float = 1.0
+    """eta: the rate at which the server adds what is pushed."""
+    outer_momentum: float = 0.0
+    """beta: the server's Nesterov momentum."""
+    momentum_every: int = 1
+    """M: pushes to the server of which one applies its momentum, and all 1 / M of what they push."""
 
     traits = replace(PushFetch.traits, defaults={"momentum": 0.0})  # late movements act like momentum
 
@@ -44,14 +57,31 @@ class Downpour(PushFetch):
             server=Traffic("(N - 1) / n_fetch", "(N - 1) P / n_fetch"),
         )
 
+    def memory(self, role: str) -> Footprint:
+        """The server has its momentum too."""
+        footprint = super().memory(role)
+        return replace(footprint, optimizer_state="P") if role == "server" and self.outer_momentum else footprint
+
     def check(self, run: RunSize) -> None:
-        """An epoch must have a push and a fetch."""
+        """An epoch must have a push and a fetch; momentum that is delayed must be there."""
         between(self, "n_push", 1, run.steps_per_epoch, "the steps of an epoch")
         between(self, "n_fetch", 1, run.steps_per_epoch, "the steps of an epoch")
+        between(self, "momentum_every", 1)
+        for option, high in (("outer_lr", 1e30), ("outer_momentum", 1.0)):
+            if not 0 <= (value := getattr(self, option)) < high:
+                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        if self.momentum_every > 1 and not self.outer_momentum:
+            raise UsageError(f"--momentum_every {self.momentum_every}: there is no momentum; give --outer_momentum too")
 
     def setup(self) -> None:
-        """Worker: allocate d_k, and count its samples."""
+        """Worker: allocate d_k, and count its samples. Server: have momentum."""
         super().setup()
+        if self.is_server and self.outer_momentum:
+            with self.transport.recorder.holding("optimizer state"):
+                self.m = torch.zeros_like(self.replica.x)
+            self.pushes = torch.zeros(1, dtype=torch.int64, device="cpu")
+            self.keep("m", self.m)
+            self.keep("pushes", self.pushes, counted=False)
         self.movement = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
         self.before = torch.empty_like(self.replica.x)
         self.n_moved = 0
@@ -78,3 +108,15 @@ class Downpour(PushFetch):
     def take(self, parameters: Message) -> None:
         """x_k <- the server's x."""
         parameters.copy_to(self.replica.x)
+
+    def move(self, movement: torch.Tensor) -> None:
+        """x <- x + eta d_k / M; with momentum see above: beta m and what is added of the M pushes are one vector."""
+        x, M = self.replica.x, self.momentum_every
+        x.add_(movement, alpha=self.outer_lr / M)
+        if self.outer_momentum:
+            if self.pushes % M == 0:
+                self.m.mul_(self.outer_momentum)
+            self.m.add_(movement, alpha=1 / M)
+            self.pushes += 1
+            if self.pushes % M == 0:
+                x.add_(self.m, alpha=self.outer_lr * self.outer_momentum)

@@ -70,11 +70,15 @@ class PushFetch(Served):
         """x <- x + what was pushed."""
         if push.n:
             with self.transport.recorder.phase("update"):
-                self.replica.x.add_(push.vector)
+                self.move(push.vector)
             self.workers.record_applied(push)
             self.descent.count(push.n)
             self.workers.version_read[push.src] += 1  # as if it had read the version that it has made
         push.release()
+
+    def move(self, movement: torch.Tensor) -> None:
+        """x <- x + movement."""
+        self.replica.x.add_(movement)
 
     def reply(self) -> None:
         """Send x to the workers that have asked for it."""

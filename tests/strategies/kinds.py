@@ -76,6 +76,7 @@ def with_workers(kind: type[Strategy], most: int) -> int:
 NEEDS: dict[str, dict[str, Any]] = {
     "outer_lr": {"outer_optimizer": "nesterov"},
     "outer_momentum": {"outer_optimizer": "nesterov"},
+    "momentum_every": {"outer_momentum": 0.5},
 }
 
 

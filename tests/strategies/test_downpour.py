@@ -37,3 +37,40 @@ def test_a_fetch_does_not_clear_what_is_not_pushed_yet() -> None:
 
     _, seen = on_ranks(Task(Downpour(n_push=2, n_fetch=1), 2, "unit"), fetched)
     assert seen == pytest.approx([0, -2, -2, -4])
+
+
+@pytest.mark.parametrize("M", [1, 2, 3])
+def test_the_momentum_of_the_server_is_applied_once_in_so_many_pushes(M: int) -> None:
+    """Algorithm 3 of arXiv 2401.09135 with c = 0, for outer gradients that all differ; M = 1: torch's Nesterov."""
+    eta, beta, n = 0.3, 0.8, 6
+
+    def fetched(rank: Rank) -> list[float]:
+        start, seen = rank.x(), list[float]()
+        if rank.is_server:
+            rank.strategy.serve()
+        for i in range(0 if rank.is_server else n):
+            rank.constant_step(1.0 + i, 1)
+            seen.append(float((rank.x() - start)[0]))
+        rank.strategy.finish()
+        state = rank.strategy.state_dict()
+        return [-float(state["m"][0]), int(state["pushes"])] if rank.is_server else seen
+
+    strategy = Downpour(outer_lr=eta, outer_momentum=beta, momentum_every=M)
+    kept, seen = on_ranks(Task(strategy, 2, "unit"), fetched)
+    x, m, total, expected = 0.0, 0.0, 0.0, list[float]()
+    for t in range(n):
+        total += 1.0 + t
+        x -= eta * (1.0 + t) / M
+        if (t + 1) % M == 0:
+            m, total = beta * m + total / M, 0.0
+            x -= eta * beta * m
+        expected.append(x)
+    assert seen == pytest.approx(expected, rel=1e-12)
+    assert kept == pytest.approx([m, n], rel=1e-12), "what a checkpoint has"
+    if M == 1:
+        parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        outer = torch.optim.SGD([parameter], lr=eta, momentum=beta, nesterov=True)
+        for t in range(n):
+            parameter.grad = torch.full_like(parameter, 1.0 + t)
+            outer.step()
+        assert float(parameter.detach()) == pytest.approx(seen[-1], rel=1e-12)

@@ -51,6 +51,12 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message
         ({name: value}, message)
         for name in ("n_push", "n_fetch")
         for value, message in ((0, POSITIVE), (5, IN_AN_EPOCH))
+    ]
+    + [
+        ({"momentum_every": 0}, POSITIVE),
+        ({"momentum_every": 2}, "there is no momentum; give --outer_momentum too"),
+        *[({"outer_lr": value}, "must be at least 0") for value in (-1.0, NAN)],
+        ({"outer_momentum": 1.0}, "must be at least 0 and less than 1"),
     ],
     "easgd": [
         ({"tau": 0}, POSITIVE),

@@ -11,6 +11,7 @@ from records.memory_use import KINDS
 from strategies import (
     STRATEGIES,
     AsyncParamServer,
+    Downpour,
     FullySharded,
     LocalSGD,
     ParamServer,
@@ -29,7 +30,7 @@ from virtual_time.meta_models import sizes_of
 
 PARAMETERS, LAYERS = 60_480, 10  # whole parts for 2 to 7 ranks
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
-NESTEROV = LocalSGD(local_steps=1, outer_optimizer="nesterov")
+OUTER = LocalSGD(local_steps=1, outer_optimizer="nesterov"), Downpour(outer_momentum=0.5)
 
 
 def options_of(strategy: Strategy, n_gpus: int | None = None, **changes: Any) -> Options:
@@ -42,7 +43,7 @@ def counted(options: Options, parameters: int = PARAMETERS, layers: int = LAYERS
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("strategy", [*(kind() for kind in IN_MESSAGES.values()), NESTEROV], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [*(kind() for kind in IN_MESSAGES.values()), *OUTER], ids=lambda one: one.name)
 def test_what_a_rank_holds_is_its_closed_form(strategy: Strategy, optimizer: str) -> None:
     if strategy.memory("worker").other is None:
         assert footprint(options_of(strategy), sizes_of(Options(), PARAMETERS), "worker", 3) is None

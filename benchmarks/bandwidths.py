@@ -37,6 +37,7 @@ MODELS = {"1B": (1e9, 24, 0.1), "10B": (10e9, 48, 0.8), "100B": (100e9, 108, 4.9
 class Setting:
     """Where the methods run."""
 
+    ranks: int = 2
     latency: str = "0s"
     bits: float = 16  # of a parameter
     headers: bool = True
@@ -44,7 +45,9 @@ class Setting:
 
 SETTINGS = {
     "fitted": Setting(bits=BITS, headers=False),
+    "16 bits": Setting(),
     "16 bits, 50 ms": Setting(latency="50ms"),
+    "16 bits, 16 ranks": Setting(ranks=16),  # of 1B only, which takes the longest
 }
 
 
@@ -83,7 +86,7 @@ def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int =
     n = round(n / layers / 4) * 4 * layers
     gbit *= 16 / setting.bits / (1 if setting.headers else PAYLOAD) * (4 if method == "4 bits" else 1)
     options = Options(
-        strategy=METHODS[method](layers, n, H), n_gpus=2, dtype="bfloat16", device="cpu", momentum=0.0,
+        strategy=METHODS[method](layers, n, H), n_gpus=setting.ranks, dtype="bfloat16", device="cpu", momentum=0.0,
         bandwidth=f"{1000 * gbit:.6f}mbit", latency=setting.latency,
     )  # fmt: skip
     same = period(options.strategy)
@@ -112,7 +115,7 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator
 def cells() -> Iterator[tuple[str, str, str, int, list[float]]]:
     """Yield the setting, the model, the method, the local steps, and what is published of them, of each row."""
     for name in SETTINGS:
-        for model in MODELS if name == "fitted" else ["1B"]:
+        for model in MODELS if SETTINGS[name].ranks == 2 else ["1B"]:
             for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
                 yield name, model, method, 100, [*map(float, gbits.split("/"))]
     for H, gbits in SCALING.items():

@@ -275,14 +275,9 @@ class _Log(Recorder):
 
 
 def run_in_virtual_time(
-    script: Script,
-    network: Network,
-    recorders: Sequence[ScriptRecorder],
-    compute: float | None,
-    plans: dict[str, Plan],
-    seed: int = 0,
-    progress: "tqdm[Any] | None" = None,
-) -> Cluster:
+    script: Script, network: Network, recorders: Sequence[ScriptRecorder], compute: float | None,
+    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None,
+) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
     `compute`: see `VirtualRank`. `progress` counts the passes of all ranks.

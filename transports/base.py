@@ -4,7 +4,6 @@ A transport moves vectors and small Python objects; it does all the waiting of a
 dead peers, and records every message. Its kinds decide how bytes get across, such as `process_group.py`.
 """
 
-import math
 import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,7 +18,7 @@ import torch
 from records.errors import EQUAL_STEPS, RunFailed
 from records.recorder import Recorder
 from transports import timing
-from transports.card import IN_ORDER, Rates
+from transports.card import Rates
 from transports.inbox import ANY, Inbox, Tags
 from transports.link import Link
 from transports.messages import Alignment, Message, PeerLost, Work
@@ -48,19 +47,11 @@ class Transport(ABC):
     alignment: Alignment | None = None  # where they may run on several
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        device: torch.device,
-        timeout: float,
-        recorder: Recorder | None,
+        self, rank: int, world_size: int, device: torch.device, timeout: float, recorder: Recorder | None,
         link: Link | None = None,
-    ) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self.device = device
-        self.timeout = timeout
-        self.link = link
+    ) -> None:  # fmt: skip
+        self.rank, self.world_size, self.device = rank, world_size, device
+        self.timeout, self.link = timeout, link
         self.recorder = recorder or Recorder(rank, enabled=False)
         self.recorder.clock = self.now
         self.messages_sent = Counter[int]()
@@ -81,10 +72,7 @@ class Transport(ABC):
     @property
     def rates(self) -> Rates | None:
         """What is known of the network; None: its time has to be measured."""
-        link = self.link
-        if link is None or link.bandwidth == math.inf or not link.latency:
-            return None
-        return Rates(link.bandwidth, link.latency, sharing=IN_ORDER)
+        return self.link.rates if self.link else None
 
     def now(self) -> float:
         """Return the time in seconds, the same on all ranks."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from transports.card import Card
+from transports.card import IN_ORDER, Card, Rates
 
 
 @dataclass
@@ -44,6 +44,12 @@ class Link:
 
     def __post_init__(self) -> None:
         self._sends, self._receives = Card("sends", self.bandwidth), Card("receives", self.bandwidth)
+
+    @property
+    def rates(self) -> Rates | None:
+        """What is known of the network; None: one of bandwidth and latency is not given."""
+        known = self.latency > 0 and self.bandwidth < math.inf
+        return Rates(self.bandwidth, self.latency, sharing=IN_ORDER) if known else None
 
     def leaves(self, nbytes: int, at: float) -> float:
         """Pass a message of this rank through its card; return when its first byte leaves."""

@@ -42,13 +42,13 @@ def text(rows: Rows) -> Figure:
 
 
 _OF_SELDOM = dict(
-    zip(OF_SELDOM, zip((*OF_A_GROUP, "#8a6d3b", "#7b3294", "#999999"), "soD^vPX<>*", strict=True), strict=True)
+    zip(OF_SELDOM, zip((*OF_A_GROUP, "#8a6d3b", "#7b3294", "#e31a1c"), "soD^vPX<>*", strict=True), strict=True)
 )
 
 
 def seldom(rows: Rows) -> Figure:
     """Draw bits per character at the end against bytes and seconds, of those that talk seldom: a picture of docs/."""
-    panels = _text_panels(rows)[1:]
+    panels, n = _text_panels(rows)[1:], rows.of("final")["seed"].nunique()
     figure, grid = sheet(4.2, 1, len(panels), WIDE, sharey=True)
     for axes, (label, what, of) in zip(grid, panels, strict=True):
         ends = of[of["epoch"] == rows.facts["epochs"]].dropna(subset=BITS).groupby("name")
@@ -58,9 +58,12 @@ def seldom(rows: Rows) -> Figure:
                 mean, low, high, x = table.loc[name]
                 look: dict[str, Any] = {"color": colour, "fmt": marker, "ms": 7, "elinewidth": 1.2, "label": name}
                 axes.errorbar(x, mean, yerr=[[mean - low], [high - mean]], **look)
-        logarithmic(axes, marks=(1, 3) if what == "mb" else (1, 2, 5))
+        if what == "mb":
+            logarithmic(axes)
+        else:
+            axes.set_xlim(left=0)
         finish(axes, "", xlabel=label.replace("s,", "virtual seconds,"))
     grid[0].set_ylabel("held-out bits per character")
-    figure.suptitle(f"GPT on text, {WORKERS} workers; means of three seeds, and their range", fontsize=10)
+    figure.suptitle(f"GPT on text, {WORKERS} workers; means of {n} seeds, and their range", fontsize=10)
     legend_below(figure, grid[0])
     return figure

@@ -56,12 +56,14 @@ def networks_of(rows: Rows) -> list[float]:
 def at(rows: Rows, gbit: float, last: bool = True) -> pd.DataFrame:
     """Return the rows of `final` at a bandwidth, as `Rows.of` does.
 
-    Of what learns the same at any they are those at full speed, with the seconds of the first seed here.
+    Of what learns the same at any they are those at full speed, with the seconds a step of the first seed here.
     """
     full_speed = networks_of(rows)[0]
     here, full = (rows.of("final", last=last, gbit=one) for one in (gbit, full_speed))
-    seconds = here[here["seed"] == SEEDS[0]].set_index(["name", "epoch"])["seconds"]
-    same = full[~full["name"].map(depends_on_time)].drop(columns="seconds").join(seconds, on=["name", "epoch"])
+    timed = here[here["seed"] == SEEDS[0]].set_index(["name", "epoch"])
+    step_s = (timed["seconds"] / timed["steps"]).rename("seconds")
+    same = full[~full["name"].map(depends_on_time)].drop(columns="seconds").join(step_s, on=["name", "epoch"])
+    same["seconds"] *= same["steps"]
     return full if gbit == full_speed else pd.concat([here[here["name"].map(depends_on_time)], same.assign(gbit=gbit)])
 
 
@@ -111,7 +113,7 @@ class LanguageModel(Simulated):
 
 
 class LowCommunication(LanguageModel):
-    """Questions: final, of those that talk seldom, beside the ring."""
+    """Questions: final, of those that talk seldom, beside the ring. Of a run that only tells seconds, a quarter."""
 
     sizes = LanguageModel._text | {"train_size": 4096, "epochs": 2}, LanguageModel.sizes[1]
     tuning = [Case(GRID, name, WORKERS, lr, family.TUNING_SEED, NETWORKS[0])
@@ -125,4 +127,6 @@ class LowCommunication(LanguageModel):
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
+        if case.gbit != NETWORKS[0] and not depends_on_time(case.name):
+            common = common | {"train_size": common["train_size"] // 4}
         return replace(super().options(case, common), **_OWN.get(case.name, {}))

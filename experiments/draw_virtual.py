@@ -1,4 +1,4 @@
-"""Figures of the experiments in virtual time: the cluster, compression, the whole family, and the family on text."""
+"""Figures of the experiments in virtual time: the cluster, compression, and the whole family."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from experiments import drawing, virtual_cases
 from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
 from experiments.simulated import ACCURACY, BITS, VIRTUAL, Rows, score_of
-from experiments.text_cases import FULL_SPEED, OF_TEXT, WORKERS, at
-from experiments.virtual_cases import BANDWIDTHS, EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
+from experiments.virtual_cases import EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
 from records.plot import notes_on_covered
 
 COLOURS = {
@@ -169,29 +168,29 @@ def by_density(methods: Rows) -> pd.DataFrame:
 
 # The whole family
 
-_OF_A_GROUP = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
-_OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(group, _OF_A_GROUP, strict=False)}
+OF_A_GROUP = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
+_OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(group, OF_A_GROUP, strict=False)}
 _GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
 _X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
 _SCORES, _SCALE = {ACCURACY: "accuracy, %", BITS: "bits per character"}, {ACCURACY: 100, BITS: 1}
-_Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and of which rows
+Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and of which rows
 
 
 def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:
     """Draw the accuracy after each epoch against seconds, updates and bytes: a row a group, the others in grey."""
     final = rows.of("final", last=False, where=where, workers=workers, gbit=gbit)
     labels = _X | ({"seconds": "virtual seconds"} if where == VIRTUAL else {})
-    return _by_group([(label, what, final) for what, label in labels.items()], names_of(where))
+    return by_group([(label, what, final) for what, label in labels.items()], names_of(where))
 
 
-def _by_group(panels: Sequence[_Panel], shown: Sequence[str]) -> Figure:
+def by_group(panels: Sequence[Panel], shown: Sequence[str]) -> Figure:
     """Draw the score after each epoch in each of the panels: a row a group, the others in grey."""
     groups = {group: here for group, all_of in EVERY.items() if (here := [name for name in all_of if name in shown])}
     figure, grid = sheet(2.1 * len(groups), len(groups), len(panels), WIDE, sharex="col", sharey=True)
     for (group, members), row in zip(groups.items(), grid, strict=True):
         for axes, panel in zip(row, panels, strict=True):
             score = score_of(panel[2])
-            drawn = _across(panel).groupby(["name", "epoch"], as_index=False)[[score, "across"]].mean()
+            drawn = across(panel).groupby(["name", "epoch"], as_index=False)[[score, "across"]].mean()
             for _, one in drawn[~drawn["name"].isin(members)].groupby("name"):
                 axes.plot(one["across"], one[score] * _SCALE[score], linewidth=1.2, color="0.85")
             lines(axes, drawn, "across", score, {name: _OF_FAMILY[name] for name in members}, "epoch")
@@ -206,7 +205,7 @@ def _by_group(panels: Sequence[_Panel], shown: Sequence[str]) -> Figure:
     return figure
 
 
-def _across(panel: _Panel) -> pd.DataFrame:
+def across(panel: Panel) -> pd.DataFrame:
     """Return the rows of a panel with what it shows as `across`: without zeros, as its logarithm is drawn."""
     return panel[2].assign(across=panel[2][panel[1]])[lambda rows: rows["across"] > 0]
 
@@ -251,36 +250,4 @@ def axis(rows: Rows) -> Figure:
         finish(axes, "", xlabel="H, or s + 1", ylabel=label)
     left.legend(frameon=False)
     right.legend(frameon=False, fontsize=8, handlelength=3.6)
-    return figure
-
-
-# Text
-
-_TOLD = ("server", "ring", "asynchronous", "DGS", "local SGD, every 5", "DiLoCo, every 10", "AD-PSGD")
-_OF_TOLD = {virtual_cases.ONE_PROCESS: "0.6", **dict(zip(_TOLD, _OF_A_GROUP, strict=True))}
-
-
-def _text_panels(rows: Rows) -> list[_Panel]:
-    usual = at(rows, FULL_SPEED, last=False)
-    timed = [(f"s, {rate_of(gbit)}", "seconds", at(rows, gbit, last=False)) for gbit in BANDWIDTHS]
-    return [("epochs", "epoch", usual), ("MB sent", "mb", usual), *timed]
-
-
-def text_curves(rows: Rows) -> Figure:
-    """Draw bits per character after each epoch against epochs, bytes, and seconds at each bandwidth, by group."""
-    return _by_group(_text_panels(rows), list(OF_TEXT))
-
-
-def text(rows: Rows) -> Figure:
-    """Draw the same of some strategies: the README's picture."""
-    panels = _text_panels(rows)
-    figure, grid = sheet(3.6, 1, len(panels), WIDE, sharey=True)
-    for axes, panel in zip(grid, panels, strict=True):
-        lines(axes, _across(panel), "across", BITS, _OF_TOLD, "epoch")
-        finish(axes, "", xlabel=panel[0])
-        if panel[1] != "epoch":
-            logarithmic(axes)
-    grid[0].set_ylabel("held-out bits per character")
-    figure.suptitle(f"GPT on text, {WORKERS} workers; means of three seeds, and their range", fontsize=10)
-    legend_below(figure, grid[0])
     return figure

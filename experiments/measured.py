@@ -14,7 +14,7 @@ from experiments.cases import FAMILY, LOST_UPDATES, Comparison, Family, Setup
 from experiments.experiment import Experiment
 from experiments.real import TIMELINE, Measured, Runs
 from experiments.simulated import Rows, so_far
-from experiments.text_cases import TEXT, LanguageModel
+from experiments.text_cases import SELDOM, TEXT, LanguageModel, LowCommunication
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
 from records.errors import UsageError
 from records.machine import machine
@@ -28,6 +28,7 @@ CLUSTER, WHOLE = "cluster", "whole_family"
 KINDS: dict[str, type[Experiment]] = {
     **dict.fromkeys(cases.COMPARED, Comparison), FAMILY: Family, CLUSTER: Cluster,
     METHODS: Compression, CODED: Compression, WHOLE: WholeFamily, TEXT: LanguageModel,
+    SELDOM: LowCommunication,
 }  # fmt: skip
 
 

@@ -31,11 +31,11 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_measured, draw_virtual, measured, tables
+from experiments import cases, draw_measured, draw_text, draw_virtual, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
 from experiments.draw_measured import overview, scaling, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
-from experiments.text_cases import TEXT
+from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED
 from media import draw_ring
 from records.atomic import write_atomically
@@ -48,7 +48,8 @@ PICTURES: dict[str, Callable[[Any], Figure]] = {  # the summary of each experime
     "param_server": partial(overview, compared=cases.SERVER, sent=cases.SERVERS),
     "ring_all_reduce": partial(overview, compared=cases.RING, sent=cases.TRAFFIC),
     "scaling": scaling, FAMILY: draw_measured.servers, CLUSTER: draw_virtual.cluster,
-    CODED: draw_virtual.summary, WHOLE: draw_virtual.family, TEXT: draw_virtual.text,
+    CODED: draw_virtual.summary, WHOLE: draw_virtual.family, TEXT: draw_text.text,
+    SELDOM: draw_text.seldom,
 }  # fmt: skip
 _TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 

@@ -1,7 +1,7 @@
 """Make the data of the notebooks again: results/HARDWARE/EXPERIMENT.csv and .json.
 
 python experiments/run.py param_server      # or ring_all_reduce, scaling, server_family, cluster, dgs, compression,
-                                            # whole_family, language_model, all
+                                            # whole_family, language_model, low_communication, all
 
 python experiments/run.py all --quick       # all of it small, in a few minutes: digits, one seed
 
@@ -36,7 +36,7 @@ from experiments.cases import COMPARED
 from experiments.experiment import Experiment, Store, attempt
 from experiments.measured import hardware, of_size
 from experiments.real import Runs
-from experiments.text_cases import TEXT
+from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
@@ -58,7 +58,7 @@ class Settings:
     experiment: Positional[
         Literal[
             "param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression",
-            "whole_family", "language_model", "all",
+            "whole_family", "language_model", "low_communication", "all",
         ]
     ]  # fmt: skip
     """The experiment whose runs are made."""
@@ -104,7 +104,7 @@ def main(settings: Settings) -> None:
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
-    of = "text" if chosen == [TEXT] else "digits" if settings.quick else "fashion_mnist"
+    of = "text" if {TEXT, SELDOM}.issuperset(chosen) else "digits" if settings.quick else "fashion_mnist"
     datasets.load(DataOptions(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
     shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed

@@ -12,8 +12,8 @@ from experiments.draw_virtual import rate_of
 from experiments.drawing import NAMES
 from experiments.measured import Results, pick, ratio_to, seconds_to
 from experiments.simulated import ACCURACY, BITS, CASE, REAL, Rows, by_score, score_of
-from experiments.text_cases import BATCH_OF_TWO, SPEED, at
-from experiments.virtual_cases import BANDWIDTHS, GBIT, TUNED_AT, Compression
+from experiments.text_cases import BATCH_OF_TWO, SPEED, at, networks_of
+from experiments.virtual_cases import GBIT, TUNED_AT, Compression
 from records.events import PHASES
 from records.tables import SERVER
 from workloads.text import CONTEXT
@@ -227,10 +227,11 @@ OVERLAP: Layout = {"workers": "workers", "gbit": "Gbit/s"}, {
 
 def on_text(rows: Rows) -> Table:
     """Return bits per character and seconds of all strategies at each bandwidth."""
-    cells = {"rate": _rate, **_where("gbit", {f"bits, {rate_of(one)}": one for one in BANDWIDTHS}, _spread(BITS, 3))}
-    cells |= _where("gbit", {f"s, {rate_of(one)}": one for one in BANDWIDTHS}, _mean("seconds", 1))
+    networks = networks_of(rows)
+    cells = {"rate": _rate, **_where("gbit", {f"bits, {rate_of(one)}": one for one in networks}, _spread(BITS, 3))}
+    cells |= _where("gbit", {f"s, {rate_of(one)}": one for one in networks}, _mean("seconds", 1))
     cells |= {"MB sent": _mean("mb", 0), "staleness": _mean("staleness", 1)}
-    return grouped(pd.concat([at(rows, gbit) for gbit in BANDWIDTHS]), {"name": "strategy"}, cells)
+    return grouped(pd.concat([at(rows, gbit) for gbit in networks]), {"name": "strategy"}, cells)
 
 
 def speed(rows: Rows) -> Table:

@@ -12,7 +12,7 @@ from experiments.measured import WHOLE
 from experiments.real import BUILTIN, TIMELINE, TUNING
 from experiments.simulated import BITS, REAL, VIRTUAL, Case, Rates, Rows
 from experiments.simulated import GRID as TUNED_ON
-from experiments.text_cases import SGD_RATE, TEXT
+from experiments.text_cases import OF_SELDOM, ROUND, SELDOM, SGD_RATE, TEXT
 from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
 from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
@@ -115,7 +115,7 @@ def test_all_have_the_same_grid_and_their_best_rate(name: str, tmp_path: Path) -
     rows = [rows_of(case, 2, ends.get(case.lr, 0.7)) for case in grid]
     kept.table = pd.concat(rows, ignore_index=True)
     kept.table["accuracy"] = kept.table["accuracy"].where(kept.table["epoch"] == 2, 1 - kept.table["lr"])
-    if name == TEXT:
+    if name in (TEXT, SELDOM):
         kept.table[BITS] = -kept.table.pop("accuracy").astype(float)
     tuned = experiment.tuned(kept)
     assert set(tuned.values()) == {rates[1]}, "at the end; of equal ones the smaller; what diverged is never the best"
@@ -140,7 +140,8 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
             assert options.link is not None
             assert options.link.bandwidth == pytest.approx(case.gbit * 1.25e8 * PAYLOAD)
             alike = (options.batch_size, options.jitter, options.latency, options.model, options.lr_schedule)
-            shared.add(str((alike, "adamw" if by_sgd else options.optimizer)))
+            of_its_own = by_sgd or (name == SELDOM and case.name in ("DeMo", "MuLoCo"))
+            shared.add(str((alike, "adamw" if of_its_own else options.optimizer)))
         trained = len(options.strategy.roles(options.n_gpus or 0))
         options.strategy.check(RunSize(trained, workers, 12, shared_memory=case.where == REAL))
     assert len(shared) == 1
@@ -173,3 +174,18 @@ def test_what_takes_the_servers_steps_has_its_rate() -> None:
     assert all(SIMULATED[WHOLE].options(case, COMMON).recorded()["count_lost"] for case in lost)
     slow = replace(lost[0], question="slow", name="server", where=VIRTUAL, workers=16)
     assert SIMULATED[WHOLE].options(slow, COMMON).slow == ("16:5",)
+
+
+def test_all_that_talk_seldom_send_all_of_x_as_often_and_are_what_their_papers_say() -> None:
+    made = {case.name: SIMULATED[SELDOM].options(case, COMMON).recorded() for case in SIMULATED[SELDOM].grid()}
+    assert set(made) == set(OF_SELDOM)
+    assert {name: one["optimizer"] for name, one in made.items() if one["optimizer"] != "adamw"} == {
+        "DeMo": "sgd", "MuLoCo": "muon",
+    }  # fmt: skip
+    assert {name: (one["codec"], one["error_decay"]) for name, one in made.items() if one["codec"] != "none"} == {
+        "SparseLoCo": ("topk", 0.95)
+    }
+    for name, one in made.items():
+        parts = one["fragments"] if name == "decoupled DiLoCo" else 1  # of which it sends one at a time
+        assert name in ("ring", "DeMo") or one["local_steps"] * parts == ROUND
+        assert one.get("outer_momentum") in (None, 0.5)

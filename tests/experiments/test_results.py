@@ -21,12 +21,12 @@ from experiments.cases import COMPARED, FAMILY, RING_TRACE, Comparison, Family, 
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
 from experiments.real import Runs
 from experiments.simulated import BITS, so_far
-from experiments.text_cases import FULL_SPEED, OF_TEXT, TEXT, at, depends_on_time
+from experiments.text_cases import OF_SELDOM, OF_TEXT, SELDOM, TEXT, at, depends_on_time, networks_of
 from experiments.virtual_cases import CODED, METHODS
 from records.errors import UsageError
 from records.files import load_events
 from records.tables import COLUMNS, applied
-from strategies import STRATEGIES
+from strategies import STRATEGIES, Strategy
 from tests.experiments import samples
 from training import Options
 
@@ -115,14 +115,26 @@ def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
     assert longer["AD-PSGD"] < 1.5
 
 
-def test_what_does_not_ask_who_comes_first_learns_the_same_text_at_every_bandwidth() -> None:
-    kept = measured.simulated(TEXT, KEPT)
+@pytest.mark.parametrize(("name", "strategies"), [(TEXT, OF_TEXT), (SELDOM, OF_SELDOM)])
+def test_what_does_not_ask_who_comes_first_learns_the_same_text_at_every_bandwidth(
+    name: str, strategies: dict[str, Strategy]
+) -> None:
+    kept = measured.simulated(name, KEPT)
     found = kept.of("final", seed=1).groupby("name")[BITS].nunique()
-    assert set(found.index) == set(OF_TEXT)
-    assert all(n == 1 for name, n in found.items() if not depends_on_time(str(name)))
-    full, slow = (at(kept, gbit).set_index(["name", "seed"]).sort_index() for gbit in (FULL_SPEED, 0.1))
+    assert set(found.index) == set(strategies)
+    assert name == SELDOM or all(n == 1 for one, n in found.items() if not depends_on_time(str(one)))
+    networks = networks_of(kept)
+    full, slow = (at(kept, gbit).set_index(["name", "seed"]).sort_index() for gbit in (networks[0], networks[-1]))
     assert list(full.index) == list(slow.index)
-    assert (slow["seconds"] > full["seconds"])[["server", "ring", "asynchronous"]].all()
+    assert (slow["seconds"] > full["seconds"])[["ring", *({"server", "asynchronous"} & set(strategies))]].all()
+
+
+def test_who_talks_seldom_is_faster_than_the_ring_on_a_slow_network_with_fewer_bytes() -> None:
+    slow = at(measured.simulated(SELDOM, KEPT), 0.1).groupby("name")[["seconds", "mb"]].mean()
+    seldom = slow.drop(["ring", "DeMo"])
+    assert (seldom["seconds"] < slow.loc["ring", "seconds"] / 1.5).all()
+    assert (seldom["mb"] < slow.loc["ring", "mb"] / 5).all()
+    assert slow["mb"].idxmin() == "SparseLoCo"
 
 
 # How it is computed

@@ -116,6 +116,7 @@ KNOWN = {
     ("virtual_time/network.py", "delay"),
     ("virtual_time/sharing.py", "delay"),
     ("torch_scripts/virtual.py", "delay"),
+    ("records/memory.py", "strided"),  # torch's
     ("virtual_time/network.py", "rack"),  # a network's own
     ("virtual_time/cluster.py", "rack"),
     ("training/checks.py", "workers_like"),  # a cure that only `single` has

@@ -36,7 +36,7 @@ def test_every_benchmark_is_run_kept_and_shown() -> None:
     text = report.with_table(README, report.load(KEPT))
     assert text == README, "python -m benchmarks.report does so; a number that is edited by hand is not what it makes"
     lines = dict(line.split(" | ", 1) for line in text.splitlines() if line.count(" | ") == 1)
-    sums = rows_of("all_reduce_2")
+    sums = [row for row in rows_of("all_reduce_2") if row["numel"] in (1_000, 10_000, 1_000_000, 16_000_000)]
     sizes = ", ".join(f"{row['numel']:,}" for row in sums)
     cell = lines[f"| ring against gloo's all-reduce, 2 ranks, {sizes} elements"]
     assert cell == ", ".join(with_quartiles(row, "gloo_ratio") for row in sums) + " |"

@@ -32,7 +32,7 @@ PACES = 0.58, 0.75, 1.51, 3.33  # seconds a step of each worker
 FEATURES, CLASSES, CLUSTERS, NOISE = 128, 4, 8, 0.5  # clusters of each class
 N_TRAIN, N_TEST, HIDDEN, BATCH, H = 48_000, 4_000, 256, 32, 5
 RATES = 0.1, 0.3, 1.0, 3.0, 6.0
-SEEDS = 1, 2
+SEEDS = range(3)
 
 _synchronous = partial(LocalSGD, local_steps=H, outer_optimizer="nesterov")
 _asynchronous = partial(Downpour, n_push=H, n_fetch=H)

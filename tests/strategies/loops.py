@@ -68,13 +68,16 @@ class Task:
     def suited_optimizer(self) -> OptimizerFactory:
         """The optimizer; one that the strategy takes, where it does not take this one."""
         for name in (self.optimizer, "plain", "soft"):
-            try:
-                self.strategy.check(dataclasses.replace(self.size, optimizer=OPTIMIZERS[name]))
-            except UsageError as error:
-                if str(error).startswith("--optimizer"):
-                    continue
-            return OPTIMIZERS[name]
+            if self._refuses(None) or not self._refuses(OPTIMIZERS[name]):  # the former for other reasons
+                return OPTIMIZERS[name]
         return OPTIMIZERS["adam"]
+
+    def _refuses(self, optimizer: OptimizerFactory | None) -> bool:
+        try:
+            self.strategy.check(dataclasses.replace(self.size, optimizer=optimizer))
+        except UsageError:
+            return True
+        return False
 
     @property
     def make_codec(self) -> CodecFactory | None:

@@ -23,7 +23,7 @@ import torch
 
 from compression import Setting
 from compression.demo import FastComponents
-from records.errors import UsageError, between
+from records.errors import UsageError, below, between
 from strategies.all_reduce.all_gather import AllGather
 from strategies.common.base import RunSize
 from strategies.common.coding import codec_factory
@@ -53,8 +53,7 @@ class DeMo(AllGather):
         """A chunk has an element; something is sent, and something forgotten; the steps are those of sgd."""
         between(self, "chunk_size", 1)
         between(self, "top_k", 1)
-        if not 0 <= self.momentum_decay < 1:
-            raise UsageError(f"--momentum_decay {self.momentum_decay}: must be at least 0 and below 1")
+        below(self, momentum_decay=1.0)
         if run.optimizer:
             made = optimizer_of(torch.optim.SGD, run.optimizer, f"{self.name} takes steps of sgd", "take sgd")
             if momentum := made.param_groups[0]["momentum"]:

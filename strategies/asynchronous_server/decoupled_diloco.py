@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError, between
+from records.errors import below, between
 from strategies.common.base import RunSize
 from strategies.common.quorum import OVER, Quorum, Sent
 from strategies.common.served import Served
@@ -80,9 +80,7 @@ class DecoupledDiLoCo(Served):
         between(self, "fragments", 1)
         if self.quorum is not None:
             between(self, "quorum", 1, run.workers, "the learners")
-        for option, high in (("grace", 1e6), ("outer_lr", 1e30), ("outer_momentum", 1.0)):
-            if not 0 <= (value := getattr(self, option)) < high:
-                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        below(self, grace=1e6, outer_lr=1e30, outer_momentum=1.0)
 
     def setup(self) -> None:
         """Cut x. Syncer: make the outer optimizer."""

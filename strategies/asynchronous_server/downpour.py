@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from records.errors import UsageError, between
+from records.errors import UsageError, below, between
 from strategies.asynchronous_server.push_fetch import PushFetch
 from strategies.common.base import RunSize
 from strategies.common.traits import Cost, Footprint, Traffic
@@ -67,9 +67,7 @@ class Downpour(PushFetch):
         between(self, "n_push", 1, run.steps_per_epoch, "the steps of an epoch")
         between(self, "n_fetch", 1, run.steps_per_epoch, "the steps of an epoch")
         between(self, "momentum_every", 1)
-        for option, high in (("outer_lr", 1e30), ("outer_momentum", 1.0)):
-            if not 0 <= (value := getattr(self, option)) < high:
-                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        below(self, outer_lr=1e30, outer_momentum=1.0)
         if self.momentum_every > 1 and not self.outer_momentum:
             raise UsageError(f"--momentum_every {self.momentum_every}: there is no momentum; give --outer_momentum too")
 

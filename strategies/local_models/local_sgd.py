@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from compression import GATHERED, KINDS, LINEAR
-from records.errors import UsageError, between, one_of
+from records.errors import UsageError, below, between, one_of
 from strategies.collectives import ring_all_reduce
 from strategies.common.base import RunSize
 from strategies.common.traits import Cost, Footprint, Traffic, Traits
@@ -65,14 +65,10 @@ class LocalSGD(Drifting):
         """A round has a step; the options of the outer optimizer need one."""
         between(self, "local_steps", 1)
         one_of(self, "outer_optimizer", ("average", "nesterov"))
-        for option, high in (("outer_lr", 1e30), ("outer_momentum", 1.0)):
-            value = getattr(self, option)
-            if value is None:
-                continue
-            if self.outer_optimizer == "average":
+        for option in ("outer_lr", "outer_momentum"):
+            if self.outer_optimizer == "average" and (value := getattr(self, option)) is not None:
                 raise UsageError(f"--{option} {value}: averaging has none; give --outer_optimizer nesterov too")
-            if not 0 <= value < high:
-                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        below(self, outer_lr=1e30, outer_momentum=1.0)
 
     def setup(self) -> None:
         """Begin a round; make the outer optimizer."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from records.errors import UsageError, between
+from records.errors import below, between
 from strategies.common.base import RunSize
 from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
@@ -55,9 +55,7 @@ class NoLoCo(Drifting):
     def check(self, run: RunSize) -> None:
         """A round has a step."""
         between(self, "local_steps", 1)
-        for option, high in (("outer_lr", 1e30), ("outer_momentum", 1.0), ("consensus_lr", 1e30)):
-            if not 0 <= (value := getattr(self, option)) < high:
-                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        below(self, outer_lr=1e30, outer_momentum=1.0, consensus_lr=1e30)
 
     def setup(self) -> None:
         """d <- 0."""

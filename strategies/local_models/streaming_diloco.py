@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError, between
+from records.errors import UsageError, below, between
 from strategies.common.base import RunSize
 from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.fragments import Fragment, Fragmented
@@ -69,9 +69,7 @@ class StreamingDiLoCo(Fragmented):
                 raise UsageError(f"--{option} {getattr(self, option)}: --eager has none; leave one of the two out")
         if self.delay is not None:
             between(self, "delay", 0, self.local_steps - 1, "one less than --local_steps")
-        for option, high in (("blend", 1.0), ("outer_lr", 1e30), ("outer_momentum", 1.0)):
-            if (value := getattr(self, option)) is not None and not 0 <= value < high:
-                raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
+        below(self, blend=1.0, outer_lr=1e30, outer_momentum=1.0)
 
     def setup(self) -> None:
         """Make the outer optimizer, and room for what this rank has sent."""

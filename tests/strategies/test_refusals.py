@@ -44,7 +44,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {  # options, the message
     ],
     "demo": [
         *[({name: 0}, POSITIVE) for name in ("chunk_size", "top_k")],
-        *[({"momentum_decay": beta}, "must be at least 0 and below 1") for beta in (-0.1, 1.0, NAN)],
+        *[({"momentum_decay": beta}, "must be at least 0 and less than 1") for beta in (-0.1, 1.0, NAN)],
     ],
     "des_loc": [({name: 0}, POSITIVE) for name in ("local_steps", "first_period", "second_period")],
     "downpour": [

@@ -85,32 +85,34 @@ def _parameter_server(rows: Rows) -> Lines:
 
 
 def _startup(rows: Rows) -> Lines:
-    base = ""
-    for row in rows:
-        is_base = row["ratio_quartiles"] == [1, 1]  # it is compared to itself
-        base = row["what"] if is_base else base
-        more = "" if is_base else f"; {times([row])} times that of `{base}`"
-        yield f"start: `{row['what']}`", f"{row['seconds']:.2f} s{more}"
+    ready = [row for row in rows if row["what"].endswith("ranks ready")]
+    base, *others = (row for row in rows if row not in ready)
+    yield f"`{base['what']}`", f"{base['seconds']:.2f} s"
+    for row in others:
+        yield row["what"], f"{row['seconds']:.2f} s; {times([row])} times that"
+    counts = ", ".join(row["what"].split()[0] for row in ready)
+    yield f"until {counts} ranks are ready", f"{listed(ready, 'seconds', '.2f')} s"
 
 
 def _prediction(rows: Rows) -> Lines:
     walls = [row for row in rows if row["wall"] == "yes"]
     ranks, mbit = (", ".join(map(str, sorted({row[name] for row in rows}))) for name in ("ranks", "mbit"))
-    what = f"{ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
-    for side, name in (("virtual time", "error"), ("the closed form", "predicted_error")):
+    what = f" against processes, {ranks} ranks, {mbit} Mbit/s, {len(walls)} cases limited by the link"
+    for side, name, of in (("virtual time", "error", what), ("the closed form", "predicted_error", "")):
         errors = sorted(float(row[name].removesuffix(" %")) for row in walls)
-        yield f"a step by {side} against processes, {what}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"
+        yield f"a step by {side}{of}", f"{errors[0]:+.1f} to {errors[-1]:+.1f} %"
 
 
 def _compression(rows: Rows) -> Lines:
     lengths = sorted({row["elements"] for row in rows})
-    of_all, middle = ", ".join(f"{n / 1e6:.1f}" for n in lengths), lengths[len(lengths) // 2]
+    middle, of_all = lengths[len(lengths) // 2], f"{', '.join(f'{n / 1e6:.1f}' for n in lengths)} million elements"
+    yield f"codecs, one core, {of_all}", "times as fast"
     for name, against in _COMPARED.items():
         mine = [row for row in rows if row["torch_ms"] != "" and row["what"].split(",")[0] == name]
         off = ", ".join(f"{100 * float(row['error'] or 0):+.1f} %" for row in mine)
         more = f"; {off} elements" if name == "selection.above" else ""
-        yield f"{against}, {of_all} million elements, one core", times(mine) + more
-    yield f"codecs, {middle / 1e6:.1f} million elements, one core", "encode, decode, size, error"
+        yield against, times(mine) + more
+    yield f"codecs, {middle / 1e6:.1f} million", "encode, decode, size, error"
     for row in rows:
         if row["elements"] == middle and row["encode_ms"] != "":
             spent = f"{row['encode_ms']:.1f} ms, {row['decode_ms']:.1f} ms"

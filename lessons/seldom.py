@@ -5,15 +5,15 @@ python -m lessons.check seldom lessons/seldom.py
 python train.py --strategy lessons.seldom:Mine --n_gpus 4      # when it is right: trains by it
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from records.errors import UsageError
-from strategies import Cost, Traffic
+from strategies import StreamingDiLoCo
 from strategies.collectives import Rounds
-from strategies.local_models.drifting import Drifting
+from strategies.local_models import fragments
 
 OUTER_LR, MOMENTUM = 0.7, 0.9  # of the outer optimizer, SGD with Nesterov momentum
 
@@ -23,24 +23,18 @@ class Fragment:
     """A part of the model, as one rank has it: four vectors [n], which you change in place, and when it is sent.
 
     `x`: this rank's parameters; `x0`: what they were after the last exchange, the same on all ranks; `momentum`: of the
-    outer optimizer, at first 0; `sum`: memory for what is summed. It has its turn at each t with (t - offset) mod H = 0.
+    outer optimizer, at first 0; `sum`: memory for what is summed. It has its turn when (t - offset) mod H = 0.
     """
 
     tag: str
-    x: torch.Tensor
-    x0: torch.Tensor
-    momentum: torch.Tensor
-    sum: torch.Tensor
     offset: int
     H: int
     tau: int
     alpha: float
-
-    @classmethod
-    def cut(cls, vectors: Iterable[torch.Tensor], H: int, P: int, tau: int, alpha: float) -> "list[Fragment]":
-        """Return P fragments of x, x0, momentum and sum."""
-        parts = zip(*(vector.tensor_split(P) for vector in vectors), strict=True)
-        return [cls(f"fragment {p}", *part, p * H // P, H, tau, alpha) for p, part in enumerate(parts)]
+    x: torch.Tensor
+    x0: torch.Tensor
+    momentum: torch.Tensor
+    sum: torch.Tensor
 
 
 def outer_step(sums: Rounds, fragment: Fragment) -> None:
@@ -67,44 +61,31 @@ def stream(sums: Rounds, fragment: Fragment, t: int) -> None:
 
 
 @dataclass(kw_only=True)
-class Mine(Drifting):
+class Mine(StreamingDiLoCo):
     """Streaming DiLoCo by the function above; with 1 fragment, delay 0 and blend 0 it is DiLoCo."""
 
-    local_steps: int = 8
-    """H: steps between two turns of a fragment."""
-    fragments: int = 4
-    """P: parts of x."""
-    delay: int = 1
-    """tau: steps after which a sum is used, fewer than local_steps."""
-    blend: float = 0.5
-    """alpha: the share of its own x that a rank keeps."""
     stream = staticmethod(stream)
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """A ring of each fragment every local_steps steps."""
-        return Cost(worker=Traffic("2 (N - 1) fragments / local_steps", "2 (N - 1) P / N / local_steps"))
+    outer_lr: ClassVar[float] = OUTER_LR  # type: ignore[misc]  # no options: the function has them
+    outer_momentum: ClassVar[float] = MOMENTUM  # type: ignore[misc]
+    eager: ClassVar[bool] = False  # type: ignore[misc]
 
     def join(self, resumed: bool) -> None:
-        """Cut x, which is x0 at first, into fragments."""
-        super().join(resumed)
+        """Show the function the fragments."""
         if resumed:
-            raise UsageError("--resume: a checkpoint of this lab lacks x0 and what was on its way; start anew")
-        x = self.replica.x
-        x0, momentum, total = (self.transport.allocate(x.numel(), x.dtype) for _ in range(3))
-        vectors = x, x0.copy_(x), momentum, total
-        self.cut = Fragment.cut(vectors, self.local_steps, self.fragments, self.delay, self.blend)
-        self.sums = Rounds(self.transport)
+            raise UsageError("--resume: what is on its way is not in this lab's checkpoints; start anew")
+        super().join(resumed)
+        momentum, when = torch.zeros_like(self.x0), (self.local_steps, self.tau, self.alpha)
+        self.mine = {one: Fragment(one.tag, one.offset, *when, one.x, one.x0.data, momentum[one.part], one.sum)
+                     for one in self.cut}  # fmt: skip
 
-    def step(self, n_samples: int) -> None:
-        """x_k <- optimizer(x_k, g_k); then each fragment in turn, as if every rank had as many samples."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
-        self.replica.zero_grad()
-        for fragment in self.cut:
-            self.stream(self.sums, fragment, self.descent.version)
-        self.sums.advance()
+    def end_step(self, fragment: fragments.Fragment, t: int, n: int) -> None:
+        """Send the fragment, and use its sum, as if every rank had as many samples."""
+        self.stream(self.rounds, self.mine[fragment], t)
 
-    def finish(self) -> None:
-        """Wait for what is on its way, which is used in its turn."""
-        for fragment in self.cut:
-            self.sums.advance(fragment.tag)
-        super().finish()
+    def use(self, fragment: fragments.Fragment) -> None:
+        """`stream` has done it."""
+
+    def wait_for(self, fragment: fragments.Fragment) -> int:
+        """Wait for the sum of a fragment that is on its way, which `stream` is to end."""
+        self.rounds.advance(fragment.tag)
+        return 0

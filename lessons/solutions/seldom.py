@@ -1,4 +1,4 @@
-"""Lab 12, solved: what `strategies/local_models/streaming_diloco.py` does to a fragment, as if all had as many samples."""
+"""Lab 12, solved: what `strategies/local_models/streaming_diloco.py` does to a fragment, if all ranks count alike."""
 
 import torch
 

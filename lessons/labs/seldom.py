@@ -21,44 +21,41 @@ _PLANS = {1: (3, 2, 2, 0.2), 2: (4, 2, 1, 0.2), 3: (5, 3, 3, 0.4), 4: (8, 4, 1, 
 """H, P, tau and alpha, by the number of ranks."""
 
 
-def _mean(vectors: torch.Tensor) -> torch.Tensor:
-    return vectors.mean(1, keepdim=True)
-
-
 Formula = Callable[[Any], torch.Tensor]
 _RIGHT: dict[str, Formula] = {  # of [n, N], all ranks, in this order; `old`, `last` and `now`: x0, m and x before it
-    "d": lambda s: _mean(s.old - s.sent),
+    "own": lambda s: s.old - s.sent,
+    "d": lambda s: s.own.mean(1, True),
     "m": lambda s: MOMENTUM * s.last + s.d,
     "new": lambda s: s.old - OUTER_LR * (s.d + MOMENTUM * s.m),
     "x": lambda s: s.alpha * s.now + (1 - s.alpha) * s.new,
     "x0": lambda s: s.new,
 }
 _WRONG: Sequence[tuple[str, str, Formula]] = (
-    ("x0 goes away from the mean of all x: the outer gradient is x0 less that mean, and the step goes against it", "d",
-     lambda s: _mean(s.sent - s.old)),
-    ("the outer gradient is the sum of all differences; expected their mean: divide by what end returns", "d",
-     lambda s: (s.old - s.sent).sum(1, keepdim=True)),
-    ("each rank takes its own difference; expected the mean over all ranks", "d", lambda s: s.old - s.sent),
+    ("x0 goes away from the mean of all x: the outer gradient is x0 less that mean, and the step goes against it",
+     "own", lambda s: s.sent - s.old),
+    ("the outer gradient is the mean of all x; expected x0 less that mean", "own", lambda s: s.sent),
+    ("the outer gradient is the sum of all differences; expected their mean: divide by what end returns",
+     "d", lambda s: s.own.sum(1, True)),
+    ("each rank takes its own difference; expected the mean over all ranks", "d", lambda s: s.own),
     ("fragment.sum is changed between begin and end", "d", lambda s: (s.old - s.now) / s.old.shape[1]),
-    ("the outer gradient is the mean of all x; expected x0 less that mean", "d", lambda s: _mean(s.sent)),
-    ("x0 becomes the mean of all x, as in FedAvg; expected a step of SGD from x0", "new", lambda s: _mean(s.sent)),
+    ("the momentum begins at 0 in every outer step: change fragment.momentum, in place", "m", lambda s: s.d),
+    ("the momentum is a mean; expected MOMENTUM momentum + d, without a factor at d",
+     "m", lambda s: MOMENTUM * s.last + (1 - MOMENTUM) * s.d),
+    ("all fragments share a momentum; expected one of each, fragment.momentum", "shared", lambda s: s.old),
+    ("x0 becomes the mean of all x, as in FedAvg; expected a step of SGD from x0", "new", lambda s: s.old - s.d),
     ("x0 steps without the outer learning rate", "new", lambda s: s.old - s.d - MOMENTUM * s.m),
     ("x0 steps without momentum", "new", lambda s: s.old - OUTER_LR * s.d),
-    ("x0 steps by plain momentum; Nesterov's step is d + MOMENTUM momentum, with the new momentum", "new",
-     lambda s: s.old - OUTER_LR * s.m),
-    ("the momentum begins at 0 in every outer step: change fragment.momentum, in place", "m", lambda s: s.d),
-    ("the momentum is a mean; expected MOMENTUM momentum + d, without a factor at d", "m",
-     lambda s: MOMENTUM * s.last + (1 - MOMENTUM) * s.d),
-    ("the outer step begins at x, which has drifted; expected x0, where all ranks are alike", "new",
-     lambda s: s.now - OUTER_LR * (s.d + MOMENTUM * s.m)),
+    ("x0 steps by plain momentum; Nesterov's step is d + MOMENTUM momentum, with the new momentum",
+     "new", lambda s: s.old - OUTER_LR * s.m),
+    ("the outer step begins at x, which has drifted; expected x0, where all ranks are alike",
+     "new", lambda s: s.now - OUTER_LR * (s.d + MOMENTUM * s.m)),
     ("x takes the outer step, but x0 stays: the next difference is that from the new x0", "x0", lambda s: s.old),
     ("x0 is right, but x goes on as if nothing had come", "x", lambda s: s.now),
-    ("all fragments share a momentum; expected one of each, fragment.momentum", "shared", lambda s: s.old),
     ("alpha is the share of x0; expected that of x", "x", lambda s: (1 - s.alpha) * s.now + s.alpha * s.new),
     ("x is replaced by x0, so the local steps since it was sent are lost: blend them", "x", lambda s: s.new),
     ("x is blended with x0 as it was before the outer step", "x", lambda s: s.alpha * s.now + (1 - s.alpha) * s.old),
-    ("x as it was sent is blended with x0; expected x as it is now, tau steps later", "x",
-     lambda s: s.alpha * s.sent + (1 - s.alpha) * s.new),
+    ("x as it was sent is blended with x0; expected x as it is now, tau steps later",
+     "x", lambda s: s.alpha * s.sent + (1 - s.alpha) * s.new),
 )  # fmt: skip
 
 
@@ -133,24 +130,19 @@ class _Sums(Rounds):
 
     def __init__(self, transport: Any, fragments: Sequence[Fragment]) -> None:
         super().__init__(transport)
-        self.transport, self.t = transport, 0
-        self.fragments = {one.tag: one for one in fragments}
+        self.transport, self.fragments, self.t = transport, {one.tag: one for one in fragments}, 0
 
     def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
         """See Rounds. Raises Fault."""
-        one = self._find(tag, "begin")
-        if (self.t - one.offset) % one.H:
-            raise self._fault(f"begin({tag!r}), which is sent when (t - {one.offset}) mod {one.H} = 0")
-        if tag in self:
-            raise self._fault(f"begin({tag!r}), whose last sum was never ended, and so not used")
+        one = self.fragments[tag]
+        if tag in self or (self.t - one.offset) % one.H:
+            self._fail("begin", one, "its last sum was never ended, and so not used" if tag in self else "not now")
         super().begin(vector, n, tag)
 
     def end(self, tag: str) -> int:
         """See Rounds. Raises Fault."""
-        one = self._find(tag, "end")
         if tag not in self:
-            raise self._fault(f"end({tag!r}), of which nothing is on its way: it is sent when (t - {one.offset}) mod "
-                              f"{one.H} = 0, and t > 0")  # fmt: skip
+            self._fail("end", self.fragments[tag], "nothing of it is on its way")
         return super().end(tag)
 
     def pass_a_step(self, t: int) -> None:
@@ -161,13 +153,9 @@ class _Sums(Rounds):
             for tag in [*self._going]:
                 self._give(tag, self.transport.recv((self.transport.rank - 1) % N, tag))
 
-    def _find(self, tag: str, call: str) -> Fragment:
-        if tag not in self.fragments:
-            raise self._fault(f"{call} was given the tag {tag!r}; expected fragment.tag")
-        return self.fragments[tag]
-
-    def _fault(self, text: str) -> Fault:
-        return Fault("sum", f"N = {self.transport.world_size}, step {self.t}: rank {self.transport.rank}: {text}")
+    def _fail(self, call: str, one: Fragment, why: str) -> None:
+        begin = f"N = {self.transport.world_size}, step {self.t}: rank {self.transport.rank}: {call}({one.tag!r})"
+        raise Fault("sum", f"{begin}: {why}; it is sent when (t - {one.offset}) mod {one.H} = 0 and t > 0")
 
 
 def _cut(vectors: Iterable[torch.Tensor], case: Case, name: str) -> list[Fragment]:

@@ -10,11 +10,13 @@ BLEND = "fragment.x.mul_(alpha).add_(fragment.x0, alpha=1 - alpha)"
 RESTART = "    send(sums, fragment)\n    use(sums, fragment, 0)"
 DUE = "if t > fragment.tau and (t - fragment.tau - fragment.offset) % fragment.H == 0:"
 TURN = "if (t - fragment.offset) % fragment.H == 0:"
+KEPT = "send.__dict__[fragment.tag]"  # from one call to the next
+END = "sums.end(fragment.tag)"
 USE = "use(sums, fragment, fragment.alpha)"
 
 MISTAKES = [
-    Mistake("changes_the_sign", "wrong", "outer_step: N = 2, x0 goes away from the mean of all x: the outer gradient is "
-            "x0 less that mean, and the step goes against it", (SUB, SUB.replace("0, fragment.x", ", fragment.x0"))),
+    Mistake("changes_the_sign", "wrong", "outer_step: N = 2, x0 goes away from the mean of all x: the outer gradient",
+            (SUB, SUB.replace("0, fragment.x", ", fragment.x0"))),
     Mistake("sums", "wrong", "the sum of all differences; expected their mean: divide by what end returns",
             (MEAN, "d = fragment.sum")),
     Mistake("keeps_its_own", "wrong", "each rank takes its own difference; expected the mean over all ranks",
@@ -44,32 +46,34 @@ MISTAKES = [
     Mistake("returns_x", "returned", "outer_step returned a tensor; change x0 and x in place",
             (RESTART, f"{RESTART}\n    return fragment.x + 0")),
     Mistake("sums_in_float64", "costly", "more is summed than one difference of a fragment in its turn; bytes to the",
-            (SUB, 'send.__dict__[fragment.tag] = sent = (fragment.x0 - fragment.x).double()'),
-            ("sums.begin(fragment.sum, 1", "sums.begin(sent, 1"), (MEAN, "d = send.__dict__[fragment.tag].div_(n).to(fragment.x.dtype)")),
+            (SUB, f"{KEPT} = sent = (fragment.x0 - fragment.x).double()"),
+            ("sums.begin(fragment.sum, 1", "sums.begin(sent, 1"), (MEAN, f"d = {KEPT}.div_(n).to(fragment.x.dtype)")),
     Mistake("shares_the_momentum", "wrong", "stream: N = 2, all fragments share a momentum; expected one of each",
             (KEEP, 'm = use.__dict__.setdefault(len(fragment.x), fragment.momentum)\n    m.mul_(MOMENTUM).add_(d)'),
             (STEP, STEP.replace("fragment.momentum", "m"))),
-    Mistake("swaps_the_shares", "wrong", "alpha is the share of x0; expected that of x", (USE, USE.replace("fragment.alpha", "1 - fragment.alpha"))),
+    Mistake("swaps_the_shares", "wrong", "alpha is the share of x0; expected that of x",
+            (USE, USE.replace("fragment.alpha", "1 - fragment.alpha"))),
     Mistake("does_not_blend", "wrong", "x is replaced by x0, so the local steps since it was sent are lost: blend them",
             (USE, "use(sums, fragment, 0)")),
     Mistake("blends_the_old_x0", "wrong", "x is blended with x0 as it was before the outer step",
-            (STEP, f"old = fragment.x0.clone()\n    {STEP}"), (BLEND, BLEND.replace("fragment.x0", "old if alpha else fragment.x0"))),
+            (STEP, f"old = fragment.x0.clone()\n    {STEP}"),
+            (BLEND, BLEND.replace("fragment.x0", "old if alpha else fragment.x0"))),
     Mistake("blends_what_it_sent", "wrong", "x as it was sent is blended with x0; expected x as it is now, tau steps",
-            (SUB, f"{SUB}\n    send.__dict__[fragment.tag] = fragment.x.clone()"),
-            (BLEND, BLEND.replace("x.mul_", "x.copy_(send.__dict__[fragment.tag]).mul_"))),
-    Mistake("ignores_the_offset", "sum", "'fragment 1'), of which nothing is on its way: it is sent when (t - 2) mod 4",
+            (SUB, f"{SUB}\n    {KEPT} = fragment.x.clone()"),
+            (BLEND, BLEND.replace("x.mul_", f"x.copy_({KEPT}).mul_"))),
+    Mistake("ignores_the_offset", "sum", "end('fragment 1'): nothing of it is on its way; it is sent when (t - 2)",
             (TURN, TURN.replace("(t - fragment.offset)", "t"))),
-    Mistake("sends_every_step", "sum", "step 1: rank 0: begin('fragment 0'), which is sent when (t - 0) mod 4 = 0",
+    Mistake("sends_every_step", "sum", "step 1: rank 0: begin('fragment 0'): not now; it is sent when (t - 0) mod 4",
             (TURN, "if True:")),
-    Mistake("ends_what_was_never_sent", "sum", "N = 2, step 1: rank 0: end('fragment 0'), of which nothing is on its way",
+    Mistake("ends_what_was_never_sent", "sum", "N = 2, step 1: rank 0: end('fragment 0'): nothing of it",
             (DUE, DUE.replace("t > fragment.tau and ", ""))),
-    Mistake("sends_twice", "sum", "begin('fragment 1'), whose last sum was never ended, and so not used",
+    Mistake("sends_twice", "sum", "begin('fragment 1'): its last sum was never ended, and so not used; it",
             (TURN, f"{TURN}\n        send(sums, fragment)\n    {TURN}")),
     Mistake("uses_it_late", "wrong", "sent 1 step ago; expected an outer step now",
             (DUE, "late = fragment.tau + 1\n    " + DUE.replace("fragment.tau", "late"))),
     Mistake("changes_what_is_on_its_way", "wrong", "fragment.sum is changed between begin and end",
             (TURN, f"{SUB}\n    {TURN}")),
     Mistake("waits_at_once", "costly", "a sum is waited for in the step in which it is begun: end it tau steps later",
-            ("        send(sums, fragment)\n", "        send(sums, fragment)\n        send.__dict__[fragment.tag] = sums.end(fragment.tag)\n"),
-            ("n = sums.end(fragment.tag)", "n = send.__dict__.pop(fragment.tag, None) or sums.end(fragment.tag)")),
+            ("        send(sums, fragment)\n", f"        send(sums, fragment)\n        {KEPT} = {END}\n"),
+            (f"n = {END}", f"n = send.__dict__.pop(fragment.tag, None) or {END}")),
 ]  # fmt: skip

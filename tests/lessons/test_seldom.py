@@ -47,10 +47,7 @@ def test_the_loss_is_reached_at_the_last_step_and_the_sums_travel_while_ranks_co
     assert found.seconds == pytest.approx(sum(steps) * STEP_S + rounds * (6 * LATENCY + nbytes / 125e6), rel=1e-3)
 
 
-@pytest.mark.parametrize("fragments", [1, 2])
-def test_training_by_the_function_is_training_by_the_strategy(
-    fragments: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_by_the_function_is_training_by_the_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mine, "stream", staticmethod(seldom.stream))
 
     def train(strategy: Strategy) -> tuple[object, list[float]]:
@@ -59,6 +56,6 @@ def test_training_by_the_function_is_training_by_the_strategy(
         table = run(given, quiet=True, launcher=virtual_time(2).launcher())
         return metadata(folder)["bytes_sent"], table["test_loss"].dropna().tolist()
 
-    (nbytes, losses), (bytes_of_it, its_losses) = (train(of(fragments=fragments)) for of in (Mine, StreamingDiLoCo))
+    (nbytes, losses), (bytes_of_it, its_losses) = (train(one) for one in (Mine(), StreamingDiLoCo()))
     assert nbytes == bytes_of_it
     assert losses == pytest.approx(its_losses, rel=1e-5)

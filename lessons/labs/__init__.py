@@ -10,8 +10,9 @@ from lessons.labs.not_waiting import NotWaiting
 from lessons.labs.oracle import Oracle
 from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
+from lessons.labs.seldom import Seldom
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms())  # fmt: skip
+        Logarithms(), Seldom())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

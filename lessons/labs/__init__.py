@@ -2,6 +2,7 @@
 
 from lessons.lab import Lab
 from lessons.labs.compression import Compression
+from lessons.labs.failures import Failures
 from lessons.labs.links import Links
 from lessons.labs.logarithms import Logarithms
 from lessons.labs.lost_updates import LostUpdates
@@ -13,5 +14,5 @@ from lessons.labs.ring import Ring
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms())  # fmt: skip
+        Logarithms(), Failures())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

@@ -5,16 +5,17 @@ python -m lessons.check failures lessons/failures.py
 python train.py --strategy lessons.failures:Mine --n_gpus 5      # when it is right: trains by its collect
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from lessons import param_server
+from strategies import BackupWorkers
+from strategies.common.traits import END
 from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `collect`
 
-SERVER = 0
+Update = Callable[[torch.Tensor], None]
 
 
 class Training:
@@ -55,51 +56,27 @@ def interval(save_s: float, life_s: float, N: int) -> float:
                               "smallest?")  # fmt: skip
 
 
-def collect(
-    transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None], steps: int, b: int
-) -> None:
-    """Rank 0: make `steps` steps, each with the mean of the first W - b gradients for it, of W workers.
+def collect(transport: Transport, x: torch.Tensor, update: Update, t: int, b: int) -> None:
+    """Rank 0: make steps t, t + 1, ..., each by the mean of the first W - b gradients for it, of W workers.
 
-    A worker sends a "gradient" whose n is the number of the step, from 0 on, that it is for, and waits for
-    "parameters": a copy of x, with the number of its step as n. Who was in time gets them when the step has been made,
-    by `update(g)`, in place. Who comes later gets them at once, for the step that is being made, and the gradient is
-    dropped. The number `steps` ends a worker; all get it.
+    A worker sends a "gradient", computed on the "parameters" that it was sent last, at first the x of step t, and waits
+    for the next: a copy of x, with the number of its step as n. Who is in time gets them when `update(g)` has made the
+    step, in place. Who is late gets them at once, and the gradient is dropped. When all have said "goodbye", it ends.
     """
     raise NotImplementedError(
-        "collect: take what comes from ANY; for which step is it? Divide by what, and whom do you owe an answer, also "
-        "after the last step?"
+        "collect: take what comes from ANY; for which step is it, and so what must you know of each worker? Divide by "
+        "what? Whom do you owe an answer?"
     )
 
 
 @dataclass(kw_only=True)
-class Mine(param_server.Mine):
-    """Rank 0 collects by the function above, all others work."""
+class Mine(BackupWorkers):
+    """Rank 0 collects by the function above, all others work, and none of them may die."""
 
-    b: int = 1
-    """How many gradients of a step are not waited for."""
+    traits = replace(BackupWorkers.traits, deaths=END)
     collect_all = staticmethod(collect)
 
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """Rank 1: say how many steps there are. Take those that the server says."""
-        if self.transport.rank == 1:
-            self.transport.isend(None, SERVER, "steps", n=stop - start)
-        self.t = 0
-        while self.t < stop - start:
-            yield start + self.t
-
-    def step(self, n_samples: int) -> None:
-        """Send g; take x, and the number of its step."""
-        sent = self.transport.isend(self.replica.collect(), SERVER, "gradient", n=self.t)
-        answer = self.transport.recv(SERVER, "parameters")
-        self.t = answer.n
-        answer.copy_to(self.replica.x)
-        sent.wait()
-        self.replica.zero_grad()
-
     def serve(self) -> None:
-        """Make the steps of an epoch."""
-        W, steps = self.transport.world_size - 1, self.transport.recv(1, "steps").n
-        self.collect_all(self.transport, self.replica.x, lambda g: self.descent.step(g, W), steps, self.b)
-
-    def finish(self) -> None:
-        """All have the same x: nothing is left to do."""
+        """Make the steps of an epoch, as if every gradient were of one sample."""
+        W, t = len(self.transport.peers), self.descent.version
+        self.collect_all(self.transport, self.replica.x, lambda g: self.descent.step(g, W), t, self.n_backup)

@@ -1,11 +1,10 @@
 """Lab 13, solved: a checkpoint, Young's interval (1974), and `backup_workers.py` without weights and deaths."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from lessons.failures import Training
+from lessons.failures import Training, Update
 from transports.base import ANY, Transport
 
 
@@ -20,23 +19,25 @@ def interval(save_s: float, life_s: float, N: int) -> float:
     return float((2 * save_s * life_s / N) ** 0.5)
 
 
-def collect(
-    transport: Transport, x: torch.Tensor, update: Callable[[torch.Tensor], None], steps: int, b: int
-) -> None:
-    """Rank 0: make `steps` steps, each with the mean of the first W - b gradients for it, of W workers."""
-    wanted = len(transport.peers) - b
-    for t in range(steps):
-        total, in_time = torch.zeros_like(x), []
-        while len(in_time) < wanted:
-            with transport.recv(ANY, "gradient") as gradient:
-                if gradient.n == t:
-                    total.add_(gradient.vector)
-                    in_time.append(gradient.src)
-                else:
-                    transport.isend(x.clone(), gradient.src, "parameters", n=t)
-        update(total / wanted)
-        for k in in_time:
-            transport.isend(x.clone(), k, "parameters", n=t + 1)
-    for _ in range(b):  # whose last gradients are too late for all steps
-        with transport.recv(ANY, "gradient") as gradient:
-            transport.isend(x.clone(), gradient.src, "parameters", n=steps)
+def collect(transport: Transport, x: torch.Tensor, update: Update, t: int, b: int) -> None:
+    """Rank 0: make steps t, t + 1, ..., each by the mean of the first W - b gradients for it, of W workers."""
+    wanted, has = len(transport.peers) - b, dict.fromkeys(transport.peers, t)  # the step whose x a worker has
+    total, in_time = torch.zeros_like(x), list[int]()
+    while has:
+        message = transport.recv(ANY, ("gradient", "goodbye"))
+        if message.tag == "goodbye":
+            del has[message.src]
+            continue
+        answered = [message.src]
+        with message:
+            if has[message.src] == t:
+                total.add_(message.vector)
+                in_time.append(message.src)
+                answered = []
+        if len(in_time) == wanted:
+            update(total / wanted)
+            total.zero_()
+            t, answered, in_time = t + 1, in_time, []
+        for k in answered:
+            has[k] = t
+            transport.isend(x.clone(), k, "parameters", n=t)

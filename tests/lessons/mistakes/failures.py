@@ -32,7 +32,7 @@ MISTAKES = [
             ("while has:", "while has.keys() - {'late'}:")),
     Mistake("multiplies_by_machines", "wrong", "dies more often, not more seldom: divide by N", ("/ N", "* N")),
     Mistake("saves_always", "wrong", "save more seldom", (YOUNG, "save_s")),
-    Mistake("saves_no_copies", "wrong", "save: x is that of a step later: it is changed in place", ("g.x.clone()", "g.x")),
+    Mistake("saves_no_copies", "wrong", "save: x is that of a step later: it is changed", ("g.x.clone()", "g.x")),
     Mistake("takes_in_turn", "costly", ", until its (W - b)th gradient has come, from ANY",
             ("recv(ANY", "recv(next(k for k in [*has] * 2 if k not in in_time)")),
     Mistake("waits_for_all", "wrong", "step 0 has 3 gradients; expected the first W - b = 2 of 3",

@@ -27,7 +27,7 @@ INTERVALS: dict[str, Callable[[float, float, float], float]] = {  # wrong ones
     "one of N machines dies more often, not more seldom: divide by N": lambda C, L, N: sqrt(2 * C * L * N),
     "these are seconds squared: take the root": lambda C, L, N: 2 * C * L / N,
 }
-_ENOUGH = 1.02  # times the least that is lost: chance makes less of a difference between two good intervals
+_ENOUGH = 1.03  # times the least that is lost: chance makes less of a difference between two good intervals
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,12 @@ class Failures(Lab):
         right = self.right_so_far(run.case.function or "collect")
         for k in range(1, run.case.n) if kind == "deadlock" else ():
             if len(sent := run.of_rank(k)) > sum(one.dst == k for one in run.of_rank(SERVER)):
-                yield f"; gradient {len(sent)} of rank {k} was not answered: who is late is, too{right}"
+                why = (
+                    "not answered: who is late is, too"
+                    if sent[-1].arrived
+                    else "not taken: go on until all say goodbye"
+                )
+                yield f"; gradient {len(sent)} of rank {k} was {why}{right}"
         yield right
 
     def costs(self, run: Run) -> dict[str, float]:
@@ -181,14 +186,16 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
         keys = [(k, s) for k in range(1, case.n) for s in range(t + 1)]
         found = coefficients(g, [xs[s] - c[k, s] for k, s in keys]) or ()
         parts = {key: a for key, a in zip(keys, found, strict=False) if a}
+        if not parts or min(parts.values()) < 0.5 / case.n:
+            yield f"{case}: step {t} is not made of gradients at its x: send x after the update, with its number as n"
         for k, s in parts:
             if s < t:
                 why = "begin each step with none" if (k, s) in taken else "it is late, x has changed since: drop it"
                 yield f"{case}: rank {k}'s gradient for step {s} is in step {t}; {why}"
-        if parts and len(parts) != wanted:
+        if len(parts) != wanted:
             yield f"{case}: step {t} has {len(parts)} gradients; expected the first W - b = {wanted} of {case.n - 1}"
-        if not parts or not are_all([*parts.values()], 1 / wanted):
-            what = describe([*parts.values()], "g of rank", [k for k, _ in parts]) if parts else "something else"
+        if not are_all([*parts.values()], 1 / wanted):
+            what = describe([*parts.values()], "g of rank", [k for k, _ in parts])
             yield f"{case}: step {t} is {what}; expected the mean of {wanted} gradients"
         if not is_close(xs[t + 1], xs[t] - LR * g):
             yield f"{case}: x was changed after step {t}, and not by update"

@@ -52,8 +52,9 @@ def interval(save_s: float, life_s: float, N: int) -> float:
     A save takes `save_s` seconds, in which nobody trains. Each of the N machines dies once in `life_s` seconds on
     average, at any time; then all begin again at the last save.
     """
-    raise NotImplementedError("interval: how much is lost a second by saving, how much by dying, and where is the sum "
-                              "smallest?")  # fmt: skip
+    raise NotImplementedError(
+        "interval: what is lost a second by saves, and what by deaths? Where is their sum smallest?"
+    )
 
 
 def collect(transport: Transport, x: torch.Tensor, update: Update, t: int, b: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lessons.failures import Training
-from lessons.lab import Case, Descent, Fault, Lab, Run, Vectors, check_like, is_close, kind_of, normal
+from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, check_like, is_close, kind_of, normal
 from lessons.sums import are_all, coefficients, describe
 
 SERVER, LR, STEPS = 0, 0.1, 6
@@ -101,6 +101,9 @@ class Failures(Lab):
                 )
                 yield f"; gradient {len(sent)} of rank {k} was {why}{right}"
         yield right
+
+    def label(self, message: Sent, case: Case) -> str:
+        return {"gradient": "g", "parameters": "x"}.get(message.tag, message.tag)
 
     def costs(self, run: Run) -> dict[str, float]:
         ends = [max(one.sent for one in run.of_rank(SERVER) if one.dst == k) for k in range(1, run.case.n)]

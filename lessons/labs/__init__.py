@@ -2,6 +2,7 @@
 
 from lessons.lab import Lab
 from lessons.labs.compression import Compression
+from lessons.labs.failures import Failures
 from lessons.labs.links import Links
 from lessons.labs.logarithms import Logarithms
 from lessons.labs.lost_updates import LostUpdates
@@ -14,5 +15,5 @@ from lessons.labs.seldom import Seldom
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms(), Seldom())  # fmt: skip
+        Logarithms(), Seldom(), Failures())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

@@ -51,7 +51,8 @@ JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x"
           "oracle": ["g", "total"], "not_waiting": ["before", "used", "had", "staleness"], "sharding": ["x1", "x2"],
           "compression": ["kept1", "values2", "decoded3", "mean1", "left2"],
           "memory": ["forward1", "backward2"], "logarithms": ["recursive_doubling", "halving_doubling"],
-          "seldom": ["outer_step", "stream"]}  # fmt: skip
+          "seldom": ["outer_step", "stream"],
+          "failures": ["before", "used", "had"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("lab", LABS)

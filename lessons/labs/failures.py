@@ -1,0 +1,229 @@
+"""Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for who is late."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isclose, sqrt
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from lessons.failures import Training
+from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, check_like, is_close, kind_of, normal
+from lessons.sums import are_all, coefficients, describe
+
+SERVER, LR, STEPS = 0, 0.1, 6
+STATE = {  # what a checkpoint must hold, and what is wrong without it
+    "x": "the training begins anew",
+    "velocity": "momentum begins anew, and the next steps are too short",
+    "order": "the rest of the epoch takes other samples, some of them again",
+    "position": "the epoch begins again, with samples that have been taken",
+    "random": "dropout, and the next orders, are drawn as at the start",
+}
+INTERVALS: dict[str, Callable[[float, float, float], float]] = {  # wrong ones
+    "a failure loses half an interval on average, not all of one": lambda C, L, N: sqrt(C * L / N),
+    "this is right for one machine; of N machines one dies N times as often": lambda C, L, N: sqrt(2 * C * L),
+    "one of N machines dies more often, not more seldom: divide by N": lambda C, L, N: sqrt(2 * C * L * N),
+    "these are seconds squared: take the root": lambda C, L, N: 2 * C * L / N,
+}
+_ENOUGH = 1.03  # times the least that is lost: chance makes less of a difference between two good intervals
+
+
+@dataclass(frozen=True)
+class Task(Case):
+    """The steps of `collect`, on `n` ranks."""
+
+    b: int = 1
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, b = {self.b}"
+
+
+class Failures(Lab):
+    """The student writes `save(training)`, `interval(save_s, life_s, N)`, `collect(transport, x, update, t, b)`.
+
+    A worker's loss for step t is |x - c_t|^2 / 2, so a gradient tells whose it is, and for which step.
+    """
+
+    name = "failures"
+    functions = ("save", "interval", "collect")
+    cases = (Case(1, 24, function="save"), Case(1, 24, function="interval"), Task(4, 100), Task(3, 60, b=0),
+             Task(5, 100, b=2), Task(6, 150, torch.float64), Task(2, 50, b=0))  # fmt: skip
+    scored = Task(5, 1_000)
+    real = Task(4, 100)
+    formulas = ("2 P + the order + the random state", "until its (W - b)th gradient has come, from ANY")
+    steps = STEPS
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        x, c = (normal(n * case.length, case.dtype, chance) for n in (1, case.n * STEPS))
+        c = c.view(case.n, STEPS, -1)
+        if not isinstance(case, Task):
+            clusters = ((10, 4), (20, 16), (40, 64), (60, 256), (90, 1024))
+            asked = [(save_s, save_s * N * chance.uniform(200, 2000), N) for save_s, N in clusters]
+            lasted = [[chance.expovariate(N / life_s) for _ in range(10_000)] for _, life_s, N in asked]
+            return [{"x": x, "c": c[0], "asked": torch.tensor(asked).double(), "lasted": torch.tensor(lasted).double()}]
+        paces = [[chance.uniform(9e-3, 11e-3) * chance.choice([1] * 9 + [5]) for _ in range(STEPS)] for _ in c]
+        workers = [{"x": x, "c": c[k], "paces": torch.tensor(paces[k])} for k in range(1, case.n)]
+        return [{"x": x, "c": c}, *workers]
+
+    def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
+        if not isinstance(case, Task):
+            return _die(yours.save, inputs) if case.function == "save" else _ask(yours.interval, inputs["asked"])
+        if transport.rank != SERVER:
+            return _work(transport, inputs)
+        descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+
+        def update(g: torch.Tensor) -> None:
+            descent.update(g)
+            for fault in _explain_steps(case, inputs["c"], descent.result()):  # here, for what follows may never end
+                raise Fault("wrong", fault)
+
+        yours.collect(transport, descent.x, update, 0, case.b)
+        saved = yours.save(Training(inputs["x"], inputs["c"][0], 0)).values()
+        return descent.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
+
+    def find_faults(self, run: Run) -> Iterator[str]:
+        if run.case.function == "interval":
+            yield from _explain_intervals(run.inputs[0], run.results[0]["answers"].tolist())
+        if isinstance(run.case, Task):
+            yield from _explain_steps(run.case, run.inputs[SERVER]["c"], run.results[SERVER])
+            yield from _explain_answers(run, run.case)
+
+    def comment(self, kind: str, run: Run) -> Iterator[str]:
+        right = self.right_so_far(run.case.function or "collect")
+        for k in range(1, run.case.n) if kind == "deadlock" else ():
+            if len(sent := run.of_rank(k)) > sum(one.dst == k for one in run.of_rank(SERVER)):
+                why = (
+                    "not answered: who is late is, too"
+                    if sent[-1].arrived
+                    else "not taken: go on until all say goodbye"
+                )
+                yield f"; gradient {len(sent)} of rank {k} was {why}{right}"
+        yield right
+
+    def label(self, message: Sent, case: Case) -> str:
+        return {"gradient": "g", "parameters": "x"}.get(message.tag, message.tag)
+
+    def costs(self, run: Run) -> dict[str, float]:
+        ends = [max(one.sent for one in run.of_rank(SERVER) if one.dst == k) for k in range(1, run.case.n)]
+        return {"bytes of a checkpoint": int(run.results[SERVER]["saved"]), "virtual seconds": min(ends) / STEPS}
+
+
+def goodput(interval_s: float, save_s: float, lasted: torch.Tensor) -> float:
+    """Return the part of the time that trains for good, where failures [n] come after so many seconds without one.
+
+    What follows the last save before a failure is lost.
+    """
+    return float((lasted // (interval_s + save_s)).sum() * interval_s / lasted.sum())
+
+
+def _die(save: Callable[[Training], Any], inputs: Vectors) -> Vectors:
+    """Continue in a new training what was saved of one that has died. Raises Fault."""
+    training, then, new = (Training(inputs["x"], inputs["c"], 0) for _ in range(3))
+    for _ in range(STEPS + 3):  # into the second epoch
+        training.step()
+        then.step()
+    if not isinstance(saved := save(training), dict):
+        raise Fault("returned", f"save returned {kind_of(saved)}; expected a dict, of attributes by name")
+    training.step()  # while the file is written
+    vars(new).update(saved)
+    for name, lost in STATE.items():
+        if name not in saved:
+            raise Fault("wrong", f"save: {name} is not saved; without it {lost}")
+        now, was, later = (torch.as_tensor(getattr(one, name)) for one in (new, then, training))
+        if not now.equal(was):
+            why = "is that of a step later: it is changed in place while the file is written; save its .clone()"
+            raise Fault("wrong", f"save: {name} {why if now.equal(later) else 'is not what it was'}")
+    return {}
+
+
+def _ask(interval: Callable[[float, float, int], Any], asked: torch.Tensor) -> Vectors:
+    answers = [interval(save_s, life_s, int(N)) for save_s, life_s, N in asked.tolist()]
+    if other := [one for one in answers if not isinstance(one, (int, float)) or not 0 < one < inf]:
+        raise Fault("returned", f"interval returned {other[0]!r}; expected seconds, a number above 0")
+    return {"answers": torch.tensor(answers, dtype=torch.float64)}
+
+
+def _explain_intervals(inputs: Vectors, answers: Sequence[float]) -> Iterator[str]:
+    """Yield what is wrong with intervals that lose more than they must."""
+    asked = inputs["asked"].tolist()
+    for (save_s, life_s, N), times, answer in zip(asked, inputs["lasted"], answers, strict=True):
+        best = sqrt(2 * save_s * life_s / N)
+        yours, least = (100 - 100 * goodput(one, save_s, times) for one in (answer, best))
+        if yours > _ENOUGH * least:
+            begin = (f"interval({save_s:.3g}, {life_s:.3g}, {N:.0f}) is {answer:.4g}: in {len(times):,} failures "
+                     f"{yours:.1f} % of the time is lost, with the best {least:.1f} %")  # fmt: skip
+            for text, wrong in INTERVALS.items():
+                if all(isclose(wrong(*one), said, rel_tol=1e-3) for one, said in zip(asked, answers, strict=True)):
+                    yield f"{begin}; {text}"
+            yield f"{begin}; save more {'seldom' if answer < best else 'often'}"
+
+
+def _work(transport: Any, inputs: Vectors) -> Vectors:
+    """Be a worker; return all x that it had, and their numbers. Raises Fault."""
+    x, t = inputs["x"].clone(), 0
+    had, numbers = [x.clone()], [0]
+    while t < STEPS:
+        transport.sleep(float(inputs["paces"][t]))
+        transport.isend(x - inputs["c"][t], SERVER, "gradient")
+        with transport.recv(SERVER, "parameters") as answer:
+            begin = f"rank {transport.rank} sent its gradient for step {t}, and was sent"
+            check_like("answer", begin, answer.vector, x)
+            if not t < answer.n <= STEPS:
+                raise Fault("answer", f"{begin} n = {answer.n}; expected the number of a later step, whose x it is: "
+                                      "who is in time is answered when the step is made")  # fmt: skip
+            x.copy_(answer.vector)
+            t = answer.n
+        had.append(x.clone())
+        numbers.append(t)
+    transport.isend(None, SERVER, "goodbye")
+    return {"had": torch.stack(had), "numbers": torch.tensor(numbers)}
+
+
+def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str]:
+    """Yield what the steps were made with, if not with the mean of gradients for them; `c` by worker and step."""
+    xs, used = (result[name].view(-1, case.length) for name in ("before", "used"))
+    wanted, taken = case.n - 1 - case.b, set[tuple[int, int]]()
+    for t, g in enumerate(used[:STEPS]):
+        keys = [(k, s) for k in range(1, case.n) for s in range(t + 1)]
+        found = coefficients(g, [xs[s] - c[k, s] for k, s in keys]) or ()
+        parts = {key: a for key, a in zip(keys, found, strict=False) if a}
+        if not parts or min(parts.values()) < 0.5 / case.n:
+            yield f"{case}: step {t} is not made of gradients at its x: send x after the update, with its number as n"
+        for k, s in parts:
+            if s < t:
+                why = "begin each step with none" if (k, s) in taken else "it is late, x has changed since: drop it"
+                yield f"{case}: rank {k}'s gradient for step {s} is in step {t}; {why}"
+        if len(parts) != wanted:
+            yield f"{case}: step {t} has {len(parts)} gradients; expected the first W - b = {wanted} of {case.n - 1}"
+        if not are_all([*parts.values()], 1 / wanted):
+            what = describe([*parts.values()], "g of rank", [k for k, _ in parts])
+            yield f"{case}: step {t} is {what}; expected the mean of {wanted} gradients"
+        if not is_close(xs[t + 1], xs[t] - LR * g):
+            yield f"{case}: x was changed after step {t}, and not by update"
+        taken |= parts.keys()
+
+
+def _explain_answers(run: Run, case: Task) -> Iterator[str]:
+    """Yield what is wrong with what the server has sent to workers."""
+    xs, used = (run.results[SERVER][name].view(-1, case.length) for name in ("before", "used"))
+    if len(used) != STEPS:
+        yield f"{case}: collect made {len(used)} updates; expected {STEPS}"
+        return
+    if any(one.span for one in run.of_rank(SERVER)):
+        yield f"{case}: collect sent x itself, which the next update may change on its way: send a copy, x.clone()"
+    answered = []  # by gradient: whose and for which step it was, when it came, when its answer left, and its number
+    for k in range(1, case.n):
+        numbers, had = run.results[k]["numbers"].tolist(), run.results[k]["had"]
+        for t, x in zip(numbers, had, strict=True):
+            if not is_close(x, xs[t]):
+                yield f"{case}: rank {k} was sent another x than that of step {t}, whose number it had"
+        answers = [one for one in run.of_rank(SERVER) if one.dst == k]
+        for s, n, gradient, answer in zip(numbers, numbers[1:], run.of_rank(k), answers, strict=False):
+            answered.append((k, s, gradient.arrived or 0.0, answer.sent, n))
+    for k, s, came, left, _ in answered:
+        made = min(left for *_, left, n in answered if n > s)
+        if left > max(came, made):
+            yield (f"{case}: rank {k}'s gradient for step {s} came late, at {1e3 * came:.1f} ms, and was answered at "
+                   f"{1e3 * left:.1f} ms: answer who is late at once")  # fmt: skip

@@ -1,0 +1,79 @@
+"""Lab 13: what a death costs, other ways that are right, and training by the function."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lessons.failures import Mine, Training
+from lessons.labs.failures import STATE, goodput
+from lessons.solutions import failures
+from strategies import BackupWorkers, Strategy
+from tests.lessons.judged import judge_changed
+from tests.ranks import virtual_time
+from tests.runs import metadata, small
+from training import run
+
+DALY = """def interval(save_s, life_s, N):
+    between = life_s / N
+    young = (2 * save_s * between) ** 0.5
+    return young * (1 + (save_s / between / 2) ** 0.5 / 3 + save_s / between / 18) - save_s
+"""
+
+
+@pytest.mark.parametrize("lost", ["", *STATE])
+def test_a_training_ends_with_the_same_bits_only_if_all_of_its_state_was_saved(lost: str) -> None:
+    samples = torch.randn(8, 24, generator=torch.Generator().manual_seed(0))
+    alone, dying, new = (Training(torch.zeros(24), samples, seed=1) for _ in range(3))
+    for training, steps in ((alone, 20), (dying, 11)):
+        for _ in range(steps):
+            training.step()
+    saved = failures.save(dying)
+    saved.pop(lost, None)
+    vars(new).update(saved)
+    for _ in range(9):
+        new.step()
+    assert torch.equal(new.x, alone.x) == (not lost)
+
+
+def test_what_follows_the_last_save_is_lost() -> None:
+    assert goodput(8.0, 2.0, torch.tensor([9.0, 10.0, 31.0])) == pytest.approx(32 / 50)
+
+
+def test_other_ways_are_as_good() -> None:
+    found = judge_changed("failures", DALY, ("with message:", "if True:"), ("total / wanted", "total.div_(wanted)"))
+    assert found.points == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("total / wanted", "torch.ones_like(x)"), "step 0 is not made of gradients at its x"),
+        (("update(total / wanted)", "update(total / wanted)\n            x.mul_(2)"), "after step 0, and not by upd"),
+        (("update(total / wanted)", "x.sub_(total)"), "collect made 0 updates; expected 6"),
+        (("x.clone(), k", "x[1:].clone(), k"), "was sent a tensor [99] of float32; expected a tensor [100]"),
+        (('("gradient", "goodbye")', '"gradient"'), " was not taken: go on until all say goodbye; right so far: save"),
+        (("return float(", "return str("), "interval returned '"),
+        (("return in_place |", "return"), "save: x is not saved; without it the training begins anew"),
+        (("return in_place |", "return 1, in_place |"), "save returned (a int, a dict); expected a dict"),
+    ],
+)
+def test_what_is_wrong_is_told(change: tuple[str, str], text: str) -> None:
+    found = judge_changed("failures", change)
+    assert found.points == 0
+    assert text in found.verdict
+
+
+def test_training_by_the_function_is_training_by_the_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mine, "collect_all", staticmethod(failures.collect))
+
+    def train(strategy: Strategy) -> float:
+        folder = tmp_path / str(strategy)
+        given = small(folder, strategy, n_gpus=4, train_size=168, batch_size=8)
+        table = run(given, quiet=True, launcher=virtual_time(4).launcher())
+        assert metadata(folder)["replicas_identical"]
+        return float(table["test_loss"].dropna().iloc[-1])
+
+    by_the_strategy = pytest.approx(train(BackupWorkers()), rel=1e-4)
+    assert train(Mine()) == by_the_strategy
+    assert train(Mine(n_backup=0)) != by_the_strategy

@@ -8,10 +8,11 @@ from lessons.labs.lost_updates import LostUpdates
 from lessons.labs.memory import Memory
 from lessons.labs.not_waiting import NotWaiting
 from lessons.labs.oracle import Oracle
+from lessons.labs.orders import Orders
 from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms())  # fmt: skip
+        Logarithms(), Orders())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

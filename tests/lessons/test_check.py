@@ -50,7 +50,8 @@ def test_a_solution_is_right_on_processes(lab: str) -> None:
 JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x", "fetched"], "links": ["vector"],
           "oracle": ["g", "total"], "not_waiting": ["before", "used", "had", "staleness"], "sharding": ["x1", "x2"],
           "compression": ["kept1", "values2", "decoded3", "mean1", "left2"],
-          "memory": ["forward1", "backward2"], "logarithms": ["recursive_doubling", "halving_doubling"]}  # fmt: skip
+          "memory": ["forward1", "backward2"], "logarithms": ["recursive_doubling", "halving_doubling"],
+          "orders": ["x", "had"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -115,7 +116,10 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     assert missed or found.kind != "costly"
 
 
-@pytest.mark.parametrize(("lab", "mistake"), [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values")])
+@pytest.mark.parametrize(
+    ("lab", "mistake"),
+    [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values"), ("orders", "mends_nothing")],
+)
 def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
     right = LABS[lab].in_all_orders(partial(defined, solution(lab)))
     assert right is not None

@@ -69,7 +69,8 @@ def noting(happened: list[tuple[str, int]]) -> Callable[[str, int], None]:
 
     def note(what: str, k: int) -> None:
         if what not in (expected := _next(happened, k)):
-            raise Fault("note", f"note({what!r}, {k}): expected {' or '.join(expected)}, after {happened[-3:]}")
+            words = " or ".join(map(repr, expected))
+            raise Fault("note", f"note({what!r}, {k}): of rank {k} comes {words} next, after {happened[-3:]}")
         happened.append((what, k))
 
     return note
@@ -122,8 +123,12 @@ class Orders(NotWaiting):
                 """Leave that to `holds`."""
 
         holds = ask(load().holds)
-        found = explore(Mine(), 3, 2, own_steps=True, until_broken=True, invariant=holds)
-        return found if found.counterexample else explore(Mine(s=1), 3, 2, own_steps=True, invariant=holds)
+        for s, n_gpus, steps in ((0, 3, 2), (0, 4, 1), (1, 3, 2)):  # of the second, only a part
+            found = explore(Mine(s=s), n_gpus, steps, own_steps=True, invariant=holds, at_most=252, random=0,
+                            until_broken=True)  # fmt: skip
+            if found.counterexample:
+                break
+        return found
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if isinstance(run.case, Task):

@@ -9,11 +9,12 @@ from lessons.labs.lost_updates import LostUpdates
 from lessons.labs.memory import Memory
 from lessons.labs.not_waiting import NotWaiting
 from lessons.labs.oracle import Oracle
+from lessons.labs.orders import Orders
 from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
 from lessons.labs.seldom import Seldom
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms(), Seldom(), Failures())  # fmt: skip
+        Logarithms(), Orders(), Seldom(), Failures())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

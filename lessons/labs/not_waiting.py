@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -42,10 +42,12 @@ class NotWaiting(Lab):
     """
 
     name = "not_waiting"
-    functions = ("serve", "descend", "largest_rate")
-    cases = (Task(3, 8), Task(4, 12), Task(2, 6), Task(4, 12, torch.float64), Task(4, 100_000, alike=True),
-             Task(3, 8, s=1), Task(4, 12, s=0), Task(5, 10, s=2), Case(1, 1, torch.float64, function="descend"),
-             Case(1, 1, torch.float64, function="largest_rate"))  # fmt: skip
+    functions: ClassVar[tuple[str, ...]] = ("serve", "descend", "largest_rate")
+    cases: ClassVar[tuple[Case, ...]] = (
+        Task(3, 8), Task(4, 12), Task(2, 6), Task(4, 12, torch.float64), Task(4, 100_000, alike=True), Task(3, 8, s=1),
+        Task(4, 12, s=0), Task(5, 10, s=2), Case(1, 1, torch.float64, function="descend"),
+        Case(1, 1, torch.float64, function="largest_rate"),
+    )  # fmt: skip
     scored = Task(4, 100)
     real = Task(4, 50, s=1)
     formulas = ("1 for each gradient", "P for each gradient", "its steps (its computing + 2 latency + 2 P / bandwidth)")

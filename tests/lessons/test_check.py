@@ -52,7 +52,7 @@ JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x"
           "compression": ["kept1", "values2", "decoded3", "mean1", "left2"],
           "memory": ["forward1", "backward2"], "logarithms": ["recursive_doubling", "halving_doubling"],
           "seldom": ["outer_step", "stream"],
-          "failures": ["before", "used", "had"]}  # fmt: skip
+          "failures": ["before", "used", "had"], "orders": ["x", "had"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -117,7 +117,10 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     assert missed or found.kind != "costly"
 
 
-@pytest.mark.parametrize(("lab", "mistake"), [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values")])
+@pytest.mark.parametrize(
+    ("lab", "mistake"),
+    [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values"), ("orders", "mends_nothing")],
+)
 def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
     right = LABS[lab].in_all_orders(partial(defined, solution(lab)))
     assert right is not None

@@ -133,7 +133,8 @@ class Lanes {
   labelBar(pen, i, phase, left, right) {
     const { run } = this;
     if (right - left < 18 || this.bar < 12) return;
-    const texts = phase === "wait" && run.peer[i] >= 0 ? [`waits for ${run.peer[i]}`, `← ${run.peer[i]}`] : [phase];
+    const texts = phase === "wait" && run.peer[i] >= 0 ? [`waits for ${run.peer[i]}`, `← ${run.peer[i]}`]
+      : run.opOf(i) === "store" ? ["loads x … stores x", "load, store"] : [phase];
     const text = texts.find((one) => pen.measureText(one).width < right - left - 8);
     if (!text) return;
     pen.textAlign = "center";

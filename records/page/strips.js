@@ -2,6 +2,7 @@
 const STRIPS = [
   { height: 56, draw: drawVersions, has: (run) => run.applied.length > 0 },
   { height: 74, draw: drawStaleness, has: (run) => run.mostStale > 0 || run.dropped.length > 0 },
+  { height: 46, draw: drawStores, has: (run) => run.stores.size > 0 },
 ];
 
 function clip(pen, lanes, top, height) {
@@ -106,6 +107,30 @@ function drawStaleness(pen, lanes, top) {
       pen.lineTo(at + 4, level + 4 * side);
     }
     pen.stroke();
+  }
+  pen.restore();
+}
+
+/** Draw whose updates a shared x has since each store: a box each, with the rank; crossed out where it is just lost. */
+function drawStores(pen, lanes, top) {
+  const { run, x } = lanes, { height } = STRIPS[2], size = 20;
+  frame(pen, lanes, top, height, "x has the", "updates of");
+  pen.save();
+  clip(pen, lanes, top, height);
+  pen.textAlign = "center";
+  pen.lineWidth = 2.5;
+  for (const [i, { has, lost }] of run.stores) {
+    [...has.slice(0, -1), ...lost, i].forEach((one, k) => {
+      const left = x(run.t1[i]) + 2 + k * (size + 2), y = top + 8, isLost = lost.includes(one);
+      pen.fillStyle = chunkColour(run.rank[one]);
+      pen.globalAlpha = isLost ? 0.25 : 1;
+      pen.fillRect(left, y, size, size);
+      pen.globalAlpha = 1;
+      pen.fillStyle = colour(isLost ? "ink" : "paper");
+      pen.fillText(String(run.rank[one]), left + size / 2, y + size / 2);
+      pen.strokeStyle = colour("accent");
+      if (isLost) for (const by of [0, size]) pen.stroke(new Path2D(`M${left} ${y + by}L${left + size} ${y + size - by}`));
+    });
   }
   pen.restore();
 }

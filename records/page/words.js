@@ -32,9 +32,9 @@ function doing(run, i) {
   if (op === "read") return `reads x of rank ${peer}, ${COUNT(run.bytes[i])} bytes`;
   if (op === "drop") return `drops the gradient of rank ${peer}, which is ${staleness(run, i)} versions old`;
   if (op === "store") {
-    const { lost } = run.stores.get(i), of = lost.map((one) => `that of rank ${run.rank[one]} in step ${run.step[one] + 1}`);
-    return `loads version ${run.version_read[i]} of x, updates it, and stores it over version ` +
-      `${run.version_applied[i]}${of.length ? `: an update is lost, ${of.join(", and ")}` : ""}`;
+    const lost = run.stores.get(i).lost.map((one) => `rank ${run.rank[one]}'s update of step ${run.step[one] + 1}`);
+    return `loads version ${run.version_read[i]} of x, updates it, and stores it over version ${run.version_applied[i]}` +
+      (lost.length ? `, which loses ${lost.join(" and ")}` : "");
   }
   if (phase === "update" && run.version_read[i] >= 0) {
     return `applies what rank ${peer} computed on version ${run.version_read[i]} to version ` +

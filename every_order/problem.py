@@ -70,7 +70,7 @@ class LoadsAndStores(torch.optim.SGD):
         """See torch."""
         for group in self.param_groups:
             for p in group["params"]:
-                rank = getattr(getcurrent(), "rank", None)
+                rank: Any = getattr(getcurrent(), "rank", None)
                 if shares := rank is not None and rank.is_shared(p):
                     loaded = rank.scheduler.stores
                 new = p - group["lr"] * p.grad

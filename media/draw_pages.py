@@ -33,8 +33,8 @@ GPT = "--dataset text --model gpt --model_options layers=2 --batch_size 1 --trai
 RUNS = {  # the name of each page: its title, what to look at, the options of simulate.py, and the steps, if not all
     "server": (
         "A server that waits for all",
-        "Three gradients share the server's card, so none of them arrives early; then x is sent three times, and shares "
-        "it again. A worker waits longer than it computes.",
+        "Three gradients share the server's card, so none of them arrives early; then x is sent three times, and "
+        "shares it again. A worker waits longer than it computes.",
         f"--strategy param_server --n_gpus 4 {SIMULATED}", None,
     ),
     "ring": (
@@ -45,14 +45,14 @@ RUNS = {  # the name of each page: its title, what to look at, the options of si
     ),
     "slow_worker": (
         "An asynchronous server and a slow worker",
-        "Rank 3 computes five times as long, and nobody waits for it. While it computes one gradient, the others change "
-        "x: the staleness of its gradient, below, is how often.",
+        "Rank 3 computes five times as long, and nobody waits for it. While it computes one gradient, the others "
+        "change x: the staleness of its gradient, below, is how often.",
         f"--strategy async_param_server --n_gpus 4 --slow 3:5 {SIMULATED}", None,
     ),
     "death": (
         "The death of a backup worker",
-        "The server closes a step with three of four gradients. That of rank 4 comes last in step 1 and is dropped: the "
-        "cross. Rank 4 dies at 450 ms, and the others go on. What it had recorded is lost with it.",
+        "The server closes a step with three of four gradients. That of rank 4 comes last in step 1 and is dropped: "
+        "the cross. Rank 4 dies at 450 ms, and the others go on. What it had recorded is lost with it.",
         f"--strategy backup_workers --n_gpus 5 --kill 4@450ms {SIMULATED}", None,
     ),
     "lost_update": (
@@ -63,8 +63,8 @@ RUNS = {  # the name of each page: its title, what to look at, the options of si
     ),
     "prefetch": (
         "ZeRO-3 with prefetch",
-        "Each rank keeps a quarter of every block. While one block computes, the chunks of the next are on their way to "
-        "all: the crossing arrows. A pass waits for its first block only.",
+        "Each rank keeps a quarter of every block. While one block computes, the chunks of the next are on their way "
+        "to all: the crossing arrows. A pass waits for its first block only.",
         f"--strategy fully_sharded --prefetch --n_gpus 4 --bandwidth 300mbit {GPT}", (2, 1),
     ),
 }  # fmt: skip
@@ -93,9 +93,15 @@ def make(name: str) -> str:
 
 def listed() -> str:
     """Return the list of the pages, in Markdown."""
-    runs = [f"## {title}\n\n[![{title}]({name}.png)]({name}.html)\n\n{look}\n" for name, (title, look, *_) in RUNS.items()]
+    runs = [
+        f"## {title}\n\n[![{title}]({name}.png)]({name}.html)\n\n{look}\n" for name, (title, look, *_) in RUNS.items()
+    ]
     return "\n".join(
-        ["# Recorded runs\n", "Each picture leads to one file: save it, open it in a browser, and press →.\n", *runs]
+        [
+            "# Recorded runs\n",
+            "Each picture leads to one file: open it in a browser (on GitHub, save it first), and press →.\n",
+            *runs,
+        ]
     )
 
 

@@ -39,8 +39,8 @@ RUNS = {  # the name of each page: its title, what to look at, the options of si
     ),
     "ring": (
         "A ring all-reduce",
-        "Every card sends and receives all the time, one chunk after the other. Below, each chunk fills with the parts "
-        "of the four ranks; then the whole sums travel round.",
+        "While gradients are summed, every card sends and receives, one chunk after the other. Below, each chunk fills "
+        "with the parts of the four ranks; then the whole sums travel round.",
         f"--strategy ring_all_reduce --n_gpus 4 {SIMULATED}", None,
     ),
     "slow_worker": (
@@ -93,16 +93,12 @@ def make(name: str) -> str:
 
 def listed() -> str:
     """Return the list of the pages, in Markdown."""
-    runs = [
-        f"## {title}\n\n[![{title}]({name}.png)]({name}.html)\n\n{look}\n" for name, (title, look, *_) in RUNS.items()
-    ]
-    return "\n".join(
-        [
-            "# Recorded runs\n",
-            "Each picture leads to one file: open it in a browser (on GitHub, save it first), and press →.\n",
-            *runs,
-        ]
+    text = (
+        "# Recorded runs\n\nEach picture leads to one file: open it in a browser (on GitHub, save it first), press →.\n"
     )
+    for name, (title, look, *_) in RUNS.items():
+        text += f"\n## {title}\n\n[![{title}]({name}.png)]({name}.html)\n\n{look}\n"
+    return text
 
 
 def main() -> None:

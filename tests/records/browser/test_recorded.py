@@ -1,12 +1,10 @@
 """The recorded runs of media/pages: each opens, and is stepped through to its end."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.browser import Browser
 from tests.records.browser.helpers import MARKS
-from tests.test_site import PAGES, RUNS, build
+from tests.test_site import PAGES, RUNS
 
 pytestmark = MARKS
 
@@ -36,11 +34,3 @@ def test_the_lost_updates_are_told_and_the_dead_rank_has_its_gradient(browser: B
     browser.open(PAGES / "death.html")
     half = "return page.lanes[0].shown.filter(({ send }) => send < 0).map(({ src, dst }) => [src, dst])"
     assert browser.run(half) == [[4, 0]], "of its two steps in view it has died in the second"
-
-
-def test_a_site_page_leads_to_a_recorded_run(browser: Browser, tmp_path: Path) -> None:
-    assert build(tmp_path)[0] == 0
-    browser.open(tmp_path / "media" / "pages" / "index.html", ready=False)
-    browser.element("a[href='ring.html'] img").click()
-    browser.until("return !!globalThis.page && page.drawn.frames > 0")
-    browser.logs()  # a search needs a server

@@ -70,10 +70,15 @@ class LoadsAndStores(torch.optim.SGD):
         """See torch."""
         for group in self.param_groups:
             for p in group["params"]:
+                rank: Any = getattr(getcurrent(), "rank", None)
+                if shares := rank is not None and rank.is_shared(p):
+                    loaded = rank.scheduler.stores
                 new = p - group["lr"] * p.grad
-                rank = getattr(getcurrent(), "rank", None)
-                if rank and rank.is_shared(p):
+                if shares:
+                    rank.scheduler.accesses += 1
                     rank.access("stores x")
+                    rank.recorder.stored = {"version_read": loaded, "version_applied": rank.scheduler.stores}
+                    rank.scheduler.stores += 1
                 p.copy_(new)
 
 

@@ -99,6 +99,10 @@ class Run(Scheduled):
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
     model: torch.Tensor | None = None
 
+    def pass_time(self, phase: str, _: float) -> None:
+        """Count the access to a shared x with which a phase has begun, for the clocks of the records."""
+        self.scheduler.accesses += phase in ACCESSES
+
     @property
     def ranks(self) -> list[Ordered]:
         """The ranks, a dead one too."""
@@ -128,6 +132,7 @@ class _Log(Recorder):
         self._run = run
         self.time_passes = lambda *_: None  # so that what is done in the backward pass is done after it
         self.access: Callable[[str], None] | None = None
+        self.stored: dict[str, int] = {}  # of an update that is a load and a store: what it loaded, and overwrote
         if events:
             self.write_to(events / f"rank-{rank}.events")
 
@@ -136,6 +141,8 @@ class _Log(Recorder):
         if peer >= 0 and "version_read" in versions:
             log = self._run.dropped if op == "drop" else self._run.applied
             log.append((peer, versions["version_read"], versions["version_applied"]))
+        if phase == "update" and self.stored:
+            op, versions, self.stored = "store", self.stored, {}
         if self.enabled:
             super().add(phase, t0, t1, op, peer, *more, **versions)
 
@@ -184,6 +191,7 @@ def _work(run: Run, transport: Ordered) -> None:
     strategy.start(replica, transport, case.make_optimizer, seed=case.seed)
     if isinstance(log, _Log) and transport.is_shared(replica.x):
         log.access = transport.access
+        log.time_passes = run.pass_time
     for epoch in range(1, case.epochs + 1):
         log.epoch, t0 = epoch, transport.now()
         if case.ends_by_samples:

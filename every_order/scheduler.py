@@ -88,6 +88,7 @@ class Scheduler:
     dead: int | None = None
     copied: list["InPlace"] = field(default_factory=list)
     redundant = failed = over = False
+    accesses = stores = 0  # of shared vectors, so far
 
     def __post_init__(self) -> None:
         self._ready: deque[Ordered] = deque()

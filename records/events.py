@@ -11,6 +11,8 @@ Versions of the parameters are recorded where an algorithm lets them differ:
 - a gradient that came too late and was dropped: phase communicate, op drop, no length, the same peer and versions
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
   version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
+- an update of a shared x that is a load and a store: phase update from the load to the store, op store, version_read
+  what was loaded, version_applied what was overwritten; if they differ, updates are lost
 
 `line`, such as "strategies/collectives.py:48", is where the algorithm was at that moment: of the files that the
 recorder follows, the line of the innermost caller. Empty outside of them, as in the phases of the training loop.
@@ -32,7 +34,7 @@ METERS = {"replica_distance": "replicas apart", "lost_updates": "lost updates", 
 """What a strategy has measured of itself, and what a summary calls it."""
 SCORE = "score"  # a mark of a score whose name, such as test_perplexity, is its tag
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS, SCORE)
-OPS = ("", "send", "recv", "drop", "read")
+OPS = ("", "send", "recv", "drop", "read", "store")
 
 _FIELDS = {
     "epoch": "i", "step": "q", "t0": "d", "t1": "d", "phase": "i", "op": "i", "peer": "i", "tag": "i", "bytes": "q",

@@ -140,7 +140,7 @@ def _messages(events: pd.DataFrame) -> pd.DataFrame:
 
 def applied(events: pd.DataFrame) -> pd.DataFrame:
     """Return the events of gradients that were applied, with their `staleness` in versions; `peer` is the worker."""
-    used = events[(events["phase"] == "update") & (events["version_read"] >= 0)]
+    used = events[(events["phase"] == "update") & (events["op"] == "") & (events["version_read"] >= 0)]
     return used.assign(staleness=used["version_applied"] - used["version_read"])
 
 

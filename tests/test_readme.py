@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -39,13 +38,6 @@ def name(path: Path) -> str:
 
 
 # What it quotes
-
-
-def test_the_picture_of_the_page_is_of_the_run_that_the_readme_makes() -> None:
-    commands_of = runpy.run_path(str(ROOT / "media" / "draw_page.py"))["commands"]
-    train, page = map(" ".join, commands_of())
-    assert train == "train.py --strategy ring_all_reduce --n_gpus 4 --run_name ring"
-    assert page == "-m records.page results/ring"
 
 
 def test_the_ring_is_quoted_as_it_is() -> None:

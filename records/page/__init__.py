@@ -66,17 +66,18 @@ def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page
     return Page(make_page([load(str(one)) for one in (run, second) if one is not None]), height)
 
 
-def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None) -> str:
+def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None, note: str = "") -> str:
     """Return the text of the page of one run or two, with all their events or those of `steps`: the first, how many.
 
-    Steps count from 1. Two runs are on one clock, on which both begin their first epoch at the same time. Raises
-    BadRun, also for a page of more than MAX_BYTES.
+    Steps count from 1. `note` is shown above them, such as what to look at. Two runs are on one clock, on which both
+    begin their first epoch at the same time. Raises BadRun, also for a page of more than MAX_BYTES.
     """
     of_runs = [_facts(run, runs[0].begins - run.begins, steps) for run in runs]
     facts = {"runs": of_runs, "view": _first_view(runs, steps), "phases": PHASES, "ops": OPS}
     colours = " ".join(f"--{phase}: {colour};" for phase, colour in COLOURS.items())
     parts = {
         "title": html.escape(" and ".join(Path(run.path).name for run in runs)),
+        "note": html.escape(note),
         "style": f":root {{{colours}}}\n{_part('page.css')}",
         "library": f"/*\n{_part('lib/d3.LICENSE')}*/\n{_part('lib/d3.min.js')}",
         "memory": "".join(picture_of_memory(run) for run in runs),

@@ -71,7 +71,7 @@ function drawControls() {
   }
 }
 
-const isMessage = (run, i) => run.stepOf[i] >= 0 && run.message[i] >= 0;
+const isFirst = (run, i) => run.stepOf[i] >= 0 && (run.message[i] >= 0 || run.stores.get(i)?.lost.length);
 const sends = (run, i) => run.opOf(i) === "send";
 const follow = (by) => {
   const select_ = element("follow"), n = select_.options.length;
@@ -163,8 +163,8 @@ async function start() {
     changed("view");
   }).observe(element("runs"));
   look(...facts.view);
-  const isFirst = (p) => page.times[p] >= facts.view[0] && isMessage(...at(p));
-  goToEvent(page.walk.find(isFirst) ?? page.walk.find((p) => page.times[p] >= facts.view[0]) ?? 0);
+  const walk = page.walk.filter((p) => page.times[p] >= facts.view[0]);
+  goToEvent(walk.find((p) => isFirst(...at(p))) ?? walk[0] ?? 0);
   globalThis.page = Object.assign(page, { lanes, goTo, look, isFree }); // for a console, or who takes pictures
 }
 

@@ -133,7 +133,8 @@ class Lanes {
   labelBar(pen, i, phase, left, right) {
     const { run } = this;
     if (right - left < 18 || this.bar < 12) return;
-    const texts = phase === "wait" && run.peer[i] >= 0 ? [`waits for ${run.peer[i]}`, `← ${run.peer[i]}`] : [phase];
+    const texts = phase === "wait" && run.peer[i] >= 0 ? [`waits for ${run.peer[i]}`, `← ${run.peer[i]}`]
+      : run.opOf(i) === "store" ? ["loads x … stores x", "load, store"] : [phase];
     const text = texts.find((one) => pen.measureText(one).width < right - left - 8);
     if (!text) return;
     pen.textAlign = "center";
@@ -149,7 +150,8 @@ class Lanes {
     this.shown = [];
     for (let k = from; k < to; k++) {
       const message = run.messages[k];
-      if (message.send < 0 || message.recv < 0 || message.received < page.view[0]) continue;
+      const isHalf = message.send < 0 || message.recv < 0, other = message.send < 0 ? message.src : message.dst;
+      if ((isHalf && !(other in run.facts.lost)) || message.received < page.view[0]) continue;
       const [x0, , x1] = this.path(message);
       const key = ((message.src * run.ranks + message.dst) * 8192 + Math.max(0, Math.round(x0))) * 8192
         + Math.min(8191, Math.round(x1));
@@ -175,10 +177,12 @@ class Lanes {
   drawArrow(pen, message, head, ink = null) {
     const [x0, y0, x1, y1] = this.path(message), chunk = this.run.chunk[message.i];
     pen.strokeStyle = pen.fillStyle = ink ?? (chunk < 0 ? colour("arrow") : chunkColour(chunk));
+    pen.setLineDash(message.send < 0 || message.recv < 0 ? [3, 3] : []); // of a rank that died: one end is known
     pen.beginPath();
     pen.moveTo(x0, y0);
     pen.lineTo(x1, y1);
     pen.stroke();
+    pen.setLineDash([]);
     if (!head) return;
     const angle = Math.atan2(y1 - y0, x1 - x0), size = 3.5 + 2 * pen.lineWidth;
     pen.beginPath();
@@ -267,7 +271,7 @@ class Lanes {
     let best = NEAR, found = -1;
     for (const message of this.shown) {
       const apart = distance(px, py, ...this.path(message));
-      if (apart < best) [best, found] = [apart, message.send];
+      if (apart < best) [best, found] = [apart, message.send < 0 ? message.recv : message.send];
     }
     const rank = Math.floor((py - TOP) / this.lane);
     if (found >= 0 || px < LEFT || rank < 0 || rank >= run.ranks) return found;

@@ -57,7 +57,8 @@ class Run {
     this.pairMessages();
     this.stepOf = this.steps();
     this.inStep = this.keepsStep();
-    this.applied = this.eventsWhere((i) => this.phaseOf(i) === "update" && this.version_read[i] >= 0);
+    this.stores = this.pairStores();
+    this.applied = this.eventsWhere((i) => this.phaseOf(i) === "update" && !this.opOf(i) && this.version_read[i] >= 0);
     this.appliedAt = this.applied.map((i) => this.t0[i]);
     this.updates = this.lanes.map((_, rank) => { // by rank: an update is made with the last gradient of its version
       const own = this.applied.filter((i) => this.rank[i] === rank);
@@ -92,6 +93,17 @@ class Run {
     this.sending = new Intervals(
       this.messages.map((message) => message.sent), this.messages.map((message) => message.received),
     );
+  }
+
+  /** By event, of each that stores what it has made of a shared x: whose updates x then has, and which it has lost. */
+  pairStores() {
+    const held = new Map(), found = new Map(), stores = this.eventsWhere((i) => this.opOf(i) === "store");
+    for (const i of stores.sort((a, b) => this.version_applied[a] - this.version_applied[b])) {
+      const loaded = held.get(this.version_read[i]) ?? [], was = held.get(this.version_applied[i]) ?? [];
+      held.set(this.version_applied[i] + 1, [...loaded, i]);
+      found.set(i, { has: [...loaded, i], lost: was.filter((one) => !loaded.includes(one)) });
+    }
+    return found;
   }
 
   /** The step of each event, from 0; -1 at the start. A server is in the step of the message that it last handled. */

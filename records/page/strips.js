@@ -2,6 +2,7 @@
 const STRIPS = [
   { height: 56, draw: drawVersions, has: (run) => run.applied.length > 0 },
   { height: 74, draw: drawStaleness, has: (run) => run.mostStale > 0 || run.dropped.length > 0 },
+  { height: 46, draw: drawStores, has: (run) => run.stores.size > 0 },
 ];
 
 function clip(pen, lanes, top, height) {
@@ -106,6 +107,32 @@ function drawStaleness(pen, lanes, top) {
       pen.lineTo(at + 4, level + 4 * side);
     }
     pen.stroke();
+  }
+  pen.restore();
+}
+
+/** Draw whose updates a shared x has since each store: a box each, with the rank; crossed out where it is just lost. */
+function drawStores(pen, lanes, top) {
+  const { run, x } = lanes, { height } = STRIPS[2], stores = [...run.stores];
+  frame(pen, lanes, top, height, "x has the", "updates of");
+  pen.save();
+  clip(pen, lanes, top, height);
+  pen.textAlign = "center";
+  pen.lineWidth = 2.5;
+  for (const [s, [i, { has, lost }]] of stores.entries()) {
+    const next = x(s + 1 < stores.length ? run.t1[stores[s + 1][0]] : page.end), n = has.length + lost.length;
+    const size = Math.max(3, Math.min(20, (next - x(run.t1[i])) / n - 2));
+    [...has.slice(0, -1), ...lost, i].forEach((one, k) => {
+      const left = x(run.t1[i]) + 2 + k * (size + 2), y = top + 8, isLost = lost.includes(one);
+      pen.fillStyle = chunkColour(run.rank[one]);
+      pen.globalAlpha = isLost ? 0.25 : 1;
+      pen.fillRect(left, y, size, size);
+      pen.globalAlpha = 1;
+      pen.fillStyle = colour(isLost ? "ink" : "paper");
+      if (size > 8) pen.fillText(String(run.rank[one]), left + size / 2, y + size / 2);
+      pen.strokeStyle = colour("accent");
+      if (isLost) for (const by of [0, size]) pen.stroke(new Path2D(`M${left} ${y + by}L${left + size} ${y + size - by}`));
+    });
   }
   pen.restore();
 }

@@ -31,6 +31,11 @@ function doing(run, i) {
   if (op === "recv") return `receives ${what} from rank ${peer}, ${COUNT(run.bytes[i])} bytes`;
   if (op === "read") return `reads x of rank ${peer}, ${COUNT(run.bytes[i])} bytes`;
   if (op === "drop") return `drops the gradient of rank ${peer}, which is ${staleness(run, i)} versions old`;
+  if (op === "store") {
+    const lost = run.stores.get(i).lost.map((one) => `rank ${run.rank[one]}'s update of step ${run.step[one] + 1}`);
+    return `loads version ${run.version_read[i]} of x, updates it, and stores it over version ${run.version_applied[i]}` +
+      (lost.length ? `, which loses ${lost.join(" and ")}` : "");
+  }
   if (phase === "update" && run.version_read[i] >= 0) {
     return `applies what rank ${peer} computed on version ${run.version_read[i]} to version ` +
       `${run.version_applied[i]}: staleness ${staleness(run, i)}`;

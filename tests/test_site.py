@@ -1,0 +1,129 @@
+"""The pages as a site, the recorded runs and the citation."""
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from records.page import TYPES
+from tests.ranks import LIMIT
+from tests.records.test_page import facts, unpacked
+from tests.runs import ROOT
+from tests.test_readme import EVERY, PROJECT
+
+PAGES = ROOT / "media" / "pages"
+MADE = runpy.run_path(str(ROOT / "media" / "draw_pages.py"))
+RUNS = list(MADE["RUNS"])
+
+
+# Recorded runs
+
+
+def test_the_command_makes_the_pages_that_are_here_and_the_readme_shows_them() -> None:
+    assert len(RUNS) == 6
+    assert {path.name for path in PAGES.iterdir()} == {
+        "README.md", *(f"{name}.{kind}" for name in RUNS for kind in ("html", "png"))
+    }  # fmt: skip
+    assert (PAGES / "README.md").read_text(encoding="utf-8") == MADE["listed"]()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\(media/pages/(\w+)\.png\)\]\(media/pages/\1\.html\)", readme) == RUNS
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_is_small_says_what_to_look_at_and_has_the_same_events_when_it_is_made_again(name: str) -> None:
+    kept, again = (PAGES / f"{name}.html").read_text(encoding="utf-8"), MADE["make"](name)
+    assert len(kept.encode()) < 1_000_000
+    notes = [re.findall(r'<p id="note">(.+)</p>', text) for text in (kept, again)]
+    assert notes[0] == notes[1] != []
+    (before,), (after,) = facts(kept)["runs"], facts(again)["runs"]
+    columns = [name for name in TYPES if name != "line"]  # the sources may change
+    assert unpacked(before)[columns].equals(unpacked(after)[columns])
+    assert [before[key] for key in ("tags", "roles", "about")] == [after[key] for key in ("tags", "roles", "about")]
+
+
+# The site
+
+
+def build(site: Path, root: Path = ROOT) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)], cwd=root, capture_output=True,
+        text=True, timeout=LIMIT, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_site_has_every_page_finds_its_words_and_leads_nowhere_in_vain(tmp_path: Path) -> None:
+    code, said = build(tmp_path)
+    assert code == 0, said
+    assert "WARNING" not in said
+    found = {entry["location"]: entry["text"] for entry in
+             json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]}  # fmt: skip
+    pages = [path.relative_to(ROOT) for path in (*EVERY, PAGES / "README.md")]
+    places = [str(page.parent / "index.html" if page.stem == "README" else page.with_suffix(".html")) for page in pages]
+    for page, place in zip(pages, places, strict=True):
+        text = re.sub(r"\]\(.*?\)", "", (ROOT / page).read_text(encoding="utf-8"))
+        word = max(re.findall(r"\b[a-z]{4,}\b", text.split("\n\n")[1]), key=len)
+        assert any(word in text for at, text in found.items() if at.partition("#")[0] == place), (place, word)
+    texts = {
+        path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html") if path.stem not in (*RUNS, "404")
+    }
+    assert len(texts) == len(places)
+    outside = f"{PROJECT['project']['urls']['Repository']}/(?:blob|tree)/HEAD/(.+)"
+    into = 0
+    for path, text in texts.items():
+        for link in re.findall(r'<[^>]* (?:href|src)="?([^" >]+)', text):
+            scheme, host, to, _, anchor = urlsplit(link)
+            if scheme or host:
+                inside = re.fullmatch(outside, link)
+                into += inside is not None
+                assert inside is None or (ROOT / inside[1]).exists(), link
+                continue
+            target = (path.parent / unquote(to)).resolve() if to else path
+            assert target.is_file(), (path, link)
+            assert not anchor or re.search(f'id="?{re.escape(anchor)}[" >]', texts.get(target, "")), (path, link)
+    assert into > 30, "code and notebooks are in the repository"
+
+
+@pytest.mark.parametrize(("name", "text", "says"), [
+    ("other.md", "# Other", "docs/other.md"), ("memory.md", "# Memory\n\n[x](nowhere.md)", "nowhere.md"),
+    ("memory.md", "# Memory\n\n[x](design.md#nowhere)", "#nowhere"),
+])  # fmt: skip
+def test_a_page_without_a_place_and_a_link_to_nowhere_are_named(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    for entry in ROOT.iterdir():
+        if entry.name not in ("docs", "mkdocs.yml", "results") and not entry.name.startswith("."):
+            (tmp_path / entry.name).symlink_to(entry)
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs" / name).write_text(text)
+    code, said = build(tmp_path / "built", tmp_path)
+    assert code == 1
+    assert says in said
+
+
+# Bugs and the citation
+
+
+def test_each_bug_names_a_test_that_is_there() -> None:
+    text = (ROOT / "docs" / "bugs.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+    assert len(set(named)) == text.count("\n## ") == 10
+    for path, test in named:
+        assert f"\ndef {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited, project = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8")), PROJECT["project"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited), "what version 1.2.0 of the format requires"
+    assert (cited["cff-version"], cited["type"], cited["license"]) == ("1.2.0", "software", project["license"])
+    assert all(author.get("name") or author.get("family-names") for author in cited["authors"])
+    assert (str(cited["version"]), cited["repository-code"]) == (project["version"], project["urls"]["Repository"])

@@ -44,7 +44,7 @@ from lessons.judge import Game
 from lessons.lab import Lab, Run, first
 from lessons.labs import LABS
 from lessons.processes import play_apart, play_on_processes
-from lessons.report import Report, picture_bytes
+from lessons.report import Report, judged_right, picture_bytes
 from lessons.source import Source
 from records.atomic import check_output, write_together
 from records.errors import RunFailed, UsageError, nearest, one_line
@@ -103,7 +103,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
     reference = run_solution(lab, run)
     if fault:
         verdict = f"{fault}{first(lab.comment(fault.kind, run))}"
-        return Report(lab, fault.kind, verdict, (), run, reference, printed)
+        return Report(lab, fault.kind, verdict, (), run, reference, printed, judged_right(lab, run.case))
     figures = lab.figures(run, reference)
     missed = [one for one in figures if not one.is_best]
     kind, verdict = "right", "right, and as good as is known"

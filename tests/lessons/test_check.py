@@ -1,6 +1,7 @@
 """What the check says of solutions, of typical mistakes, and of other algorithms."""
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -111,8 +112,11 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     assert ("\n" in found.verdict) == (found.kind == "orders")
     assert not found.passed
     missed = sum(not figure.is_best for figure in found.figures)
-    assert found.points == (0 if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
+    of_parts = 60 * len(found.right_functions) // len(LABS[lab].functions)
+    assert found.points == (of_parts if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
     assert missed or found.kind != "costly"
+    if said := re.search(r"right so far: ([\w, ]+)$", found.verdict):
+        assert said[1] in (", ".join(found.right_functions), "serve without a bound")
 
 
 @pytest.mark.parametrize(("lab", "mistake"), [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values")])
@@ -247,6 +251,9 @@ def test_points_are_a_plain_sum() -> None:
     assert [one.is_best for one in figures] == [True, True, True, False]
     assert Report(LABS["ring"], "costly", "", figures).points == 90
     assert Report(LABS["ring"], "wrong", "", figures).points == 0
+    half = Report(LABS["logarithms"], "wrong", "", right_functions=("recursive_doubling",))
+    assert str(half).endswith("points: 30 of 100, for recursive_doubling")
+    assert json.loads(half.as_json())["points"] == json.loads(half.as_gradescope())["tests"][0]["score"] == 30
     assert report.shown(240_000) == "240,000"
 
 

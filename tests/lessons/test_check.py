@@ -227,7 +227,6 @@ def test_a_wrong_solution_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ("rnig x.py", "rnig: there is no such lab; did you mean ring?"),
         ("ring nothing.py", "nothing.py: there is no such file"),
-        ("ring lessons", "lessons: is a folder; give the file with your functions"),
         ("ring lessons/ring.py --picture x.bmp", "--picture x.bmp: must end with .png, .svg, .pdf"),
         ("ring lessons/ring.py --json /dev/null/x/y.json", "--json /dev/null/x/y.json: cannot be written"),
         ("ring lessons/ring.py --json lessons", "--json lessons: cannot be written: Is a directory"),

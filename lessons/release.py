@@ -21,7 +21,7 @@ from lessons.check import SOLUTIONS, run_solution
 from lessons.judge import REFERENCES, draw
 from lessons.lab import Lab, Run
 from lessons.labs import LABS
-from records.errors import RunFailed, UsageError
+from records.errors import UsageError
 from training.command_line import guarded, parse
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -68,21 +68,20 @@ def keep_costs(lab: Lab, run: Run) -> Run:
 
 
 def write_folder(folder: str, write: Callable[[Path], None]) -> None:
-    """Write a new folder, all of it or nothing. Raises UsageError, RunFailed."""
+    """Write a new folder, all of it or nothing. Raises UsageError."""
     path = Path(folder).resolve()
     if not SOLUTIONS.is_dir():
         raise UsageError("this course has no solutions; run this in the one for teachers")
     if path.exists():
         raise UsageError(f"{folder}: exists already; give another name, or remove it")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as temporary:
             new = Path(temporary) / path.name
             new.mkdir()
             write(new)
             new.rename(path)
     except OSError as error:
-        raise RunFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,7 +41,7 @@ ENDED = "its process ended with the fork server, its parent, which was killed by
 HOSTILE = {
     "bomb": ("while True:\n    os.fork()", "limit", "your code started more than 32 processes"),
     "detaches": (DETACHED + "raise ValueError('on')", "raised", "raised ValueError: on"),
-    "detaches_killing": (DETACHED + "os.kill(os.getppid(), 9)\nstay()", "died", ENDED),
+    "kills_parent": ("os.kill(os.getppid(), 9)\nstay()", "died", ENDED),
     "exits": ("os._exit(0)", "died", "its process ended with exit code 0"),
     "fills": ("x = [torch.ones(100_000_000) for _ in range(100)]", "limit", "needed more than 4000 MB of memory"),
     "kills_group": ("os.killpg(0, 9)", "died", ENDED),

@@ -20,7 +20,8 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -111,7 +112,7 @@ def judge(task: Task, alone: bool) -> bytes:
     return json.dumps(asdict(verdict_of(task, report, flags))).encode()
 
 
-def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Iterator[tuple[Task, Verdict]]:
+def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Generator[tuple[Task, Verdict]]:
     """Judge submissions, `jobs` at a time, and yield each verdict as it comes. Closed, it ends those under way."""
     torch.set_num_threads(1)  # a process that has used more cannot be forked
     adopt_orphans()
@@ -196,15 +197,16 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
     limits = Limits(settings.seconds, settings.megabytes, settings.processes)
     with tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar:
         try:
-            for task, verdict in grade(left, limits, settings.jobs, settings.lab != "all"):
-                if verdict.judged:
-                    with write_atomically(task.kept) as path:
-                        path.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-                verdicts[task] = verdict
-                name, lab, points, _, first, flags = verdict.cells
-                bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
-                sys.stdout.flush()
-                bar.update()
+            with closing(grade(left, limits, settings.jobs, settings.lab != "all")) as found:
+                for task, verdict in found:
+                    if verdict.judged:
+                        with write_atomically(task.kept) as path:
+                            path.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+                    verdicts[task] = verdict
+                    name, lab, points, _, first, flags = verdict.cells
+                    bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
+                    sys.stdout.flush()
+                    bar.update()
         except KeyboardInterrupt as interrupt:
             text = f"{len(verdicts)} of {len(tasks)} verdicts are kept; the same command continues"
             raise KeyboardInterrupt(*interrupt.args[:1] or (signal.SIGINT,), text) from interrupt

@@ -178,9 +178,10 @@ def descend(rate: float, curvature: float, tau: int, steps: int) -> list[float]:
     matrix, state, found = np.eye(tau + 1, k=-1), np.ones(tau + 1), [1.0]
     matrix[0, 0] = 1
     matrix[0, tau] -= rate * curvature
-    for _ in range(steps):
-        state = matrix @ state
-        found.append(float(state[0]))
+    with np.errstate(all="ignore"):  # what swings ever further
+        for _ in range(steps):
+            state = matrix @ state
+            found.append(float(state[0]))
     return found
 
 

@@ -42,6 +42,7 @@ from records.errors import RunFailed, UsageError, between, one_line
 from training.command_line import guarded, parse
 
 _TICK_S = 0.1
+_STYLE = "body{font-family:sans-serif}td,th{padding:.2em .6em;text-align:left}pre{white-space:pre-wrap}"
 _HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
 
 
@@ -126,10 +127,13 @@ def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Gene
             for task in [task for task, call in running.items() if call.watch()]:
                 call = running.pop(task)
                 end_below(os.getpid(), [one.pid for one in running.values()])
-                result, report = call.result(), Report(task.lab, "limit", f"your code {call.exceeded}")
-                if not (call.exceeded or result):
-                    report = Report(task.lab, "failed", "could not be judged: what judges it was killed")
-                yield task, verdict_of(task, report) if call.exceeded or not result else Verdict(**json.loads(result))
+                if call.exceeded:
+                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {call.exceeded}"))
+                elif result := call.result():
+                    yield task, Verdict(**json.loads(result))
+                else:
+                    why = "could not be judged: what judges it was killed"
+                    yield task, verdict_of(task, Report(task.lab, "failed", why))
     finally:
         end_all(running.values())
 
@@ -227,8 +231,8 @@ def page_of(verdicts: Sequence[Verdict]) -> str:
         name, *cells = map(html.escape, one.cells)
         rows.append(f'<td><a href="#r{i}">{name}</a>' + "".join(f"<td>{cell}" for cell in cells))
         details.append(f'<h2 id="r{i}">{name}, {cells[0]}</h2><p>{cells[-1]}</p>{one.html}')
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Grades</title><h1>Grades</h1>'
-    return "\n".join([head, "<table>", *(f"<tr>{row}" for row in rows), "</table>", *details])
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Grades</title><style>{_STYLE}</style>'
+    return "\n".join([head, "<h1>Grades</h1><table>", *(f"<tr>{row}" for row in rows), "</table>", *details])
 
 
 if __name__ == "__main__":

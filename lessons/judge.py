@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +25,15 @@ from virtual_time.network import OneSwitch
 from virtual_time.ranks import Deadlock
 from virtual_time.transport import Simulated
 
+REFERENCES = Path(__file__).parent / "references"  # by a release: the solutions' runs, in place of the solutions
 RANK: ContextVar[int] = ContextVar("rank", default=0)  # whose code runs
 _RELEASE = "use `with transport.recv(...) as received`, or copy_to"
 
 
-def draw(lab: Lab, case: Case) -> Run:
-    """Return a run that is not played yet, on new inputs."""
-    return Run(case, lab.draw(case, random.SystemRandom()))
+def draw(lab: Lab, case: Case, anew: bool = not REFERENCES.exists()) -> Run:
+    """Return a run that is not played yet, on new inputs or on those that are always the same, for references."""
+    chance = random.SystemRandom() if anew else random.Random(f"{lab.name}, {case!r}")
+    return Run(case, lab.draw(case, chance))
 
 
 def launch(be: Callable[[Transport], Any], n: int) -> list[Any]:

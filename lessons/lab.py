@@ -122,6 +122,7 @@ class Lab(ABC):
     scored: ClassVar[Case]
     real: ClassVar[Case]
     formulas: ClassVar[tuple[str, ...]]  # of the solution's `costs`, as on paper
+    whole: ClassVar[str] = ""  # which function the cases that name none are for; "": the last one
     steps: ClassVar[int] = 1  # that are run; costs are those of one
     carries_objects: ClassVar[bool] = True  # whether a message may be something else than a tensor
 

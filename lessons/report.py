@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-from lessons.lab import Figure, Lab, Run, counted
+from lessons.lab import Case, Figure, Lab, Run, counted
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 _MOST = 200  # messages that are drawn of a run
@@ -26,7 +26,7 @@ class Report:
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
     hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, wrong, orders, real, or one of
-    the lab's own.
+    the lab's own. Of the grading of a class: absent, limit, failed.
     """
 
     lab: Lab
@@ -36,6 +36,7 @@ class Report:
     yours: Run | None = None  # what the picture shows
     reference: Run | None = None
     printed: str = ""
+    right_functions: tuple[str, ...] = ()  # of wrong ones: those that were judged right before the first fault
 
     @property
     def right(self) -> bool:
@@ -49,9 +50,12 @@ class Report:
 
     @property
     def points(self) -> int:
-        """0 to 100: 60 if all results are right, and the rest in equal parts for each figure at the best known."""
+        """0 to 100: 60 if all results are right, and the rest in equal parts for each figure at the best known.
+
+        Else of the 60 the share of the functions that are right.
+        """
         if not self.right:
-            return 0
+            return FOR_RIGHT * len(self.right_functions) // len(self.lab.functions)
         met = sum(one.is_best for one in self.figures)
         return FOR_RIGHT + round((100 - FOR_RIGHT) * met / len(self.figures))
 
@@ -65,7 +69,8 @@ class Report:
     # For people
 
     def __repr__(self) -> str:
-        lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100"]
+        parts = f", for {', '.join(self.right_functions)}" if self.right_functions else ""
+        lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100{parts}"]
         if self.printed:  # first, so that nothing can follow the verdict
             lines = [*self.printed.splitlines(), "", *lines]
         return "\n".join(lines)
@@ -104,6 +109,7 @@ class Report:
         facts = {
             "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
             "passed": self.passed, "points": self.points, "case": str(self.lab.scored),
+            "right_functions": self.right_functions,
             "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
         }  # fmt: skip
         return json.dumps(facts, indent=1) + "\n"
@@ -117,6 +123,7 @@ class Report:
 
         left = 100 - FOR_RIGHT
         tests = [test("right", self.right, FOR_RIGHT, self.verdict)]
+        tests[0]["score"] = min(self.points, FOR_RIGHT)
         if self.right:
             tests += [test(one.name, one.is_best, left / len(self.figures),
                            f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}")
@@ -125,6 +132,15 @@ class Report:
             text = "counted when the results are right"
             tests.append({"name": "cost", "score": 0, "max_score": left, "output": text})
         return json.dumps({"score": self.points, "output": str(self), "tests": tests}, indent=1) + "\n"
+
+
+def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
+    """Return the functions whose own cases all come before this one, or one behind `lab.cases`."""
+    whole = lab.whole or lab.functions[-1]
+    is_for = [one.function or one.until or whole for one in lab.cases]
+    begin = lab.cases.index(case) if case in lab.cases else len(lab.cases)
+    before, behind = is_for[:begin], is_for[begin:] or [whole]
+    return tuple(name for name in lab.functions if name in before and name not in behind)
 
 
 def shown(value: float) -> str:

@@ -1,14 +1,17 @@
 """What is shown of the strategies and codecs, made from their classes: the text of `--list`, and parts of the pages.
 
-python -m training.pages writes them.
+Also the first lines of the labs' notebooks, which open them in a hosted one. python -m training.pages writes them.
 """
 
 import inspect
+import json
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from compression import CODECS, KINDS
 from records.known import CATALOGUE
@@ -23,6 +26,16 @@ NOTE = (
     "of its role, while every worker takes one step. One by one: what of it cannot be at the same time; a step takes "
     "that long, and what is computed."
 )
+_HOSTED = """import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+sys.path.insert(0, "..")
+if find_spec("lessons") is None:  # in a hosted notebook, which has nothing but this page
+    subprocess.run("git clone -q --depth 1 {} course", shell=True)
+    subprocess.run(f"{{sys.executable}} -m pip install -q -r course/requirements.txt", shell=True, check=True)
+    sys.path.insert(0, os.path.abspath("course"))"""
 CODEC_HEADER = ("codec", "what it does", "kind", "bytes of values", "of indices", "of headers")
 CODEC_NOTE = (
     "n: elements of a tensor, w: bytes of one, rows and columns as a matrix, i: bytes of an index (4). "
@@ -112,8 +125,23 @@ def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str
     return "\n".join([*lines, *("| " + " | ".join([f"`{name}`", *cells]) + " |" for name, *cells in table)])
 
 
+def with_link(path: Path) -> str:
+    """Return a notebook that begins with a link to a hosted one, and then the cell that fetches the course there."""
+    urls = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    hosted = urls["Repository"].replace("//github.com/", "//colab.research.google.com/github/")
+    link = f"[Open in Colab]({hosted}/blob/main/{path.relative_to(PROJECT)})\n"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    first, *cells = notebook["cells"]
+    begin = 2 if "](https://colab." in first["source"][0] else 0
+    first["source"] = [link, "\n", *first["source"][begin:]]
+    fetch: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": "hosted", "metadata": {}}
+    fetch |= {"outputs": [], "source": _HOSTED.format(urls["Repository"]).splitlines(keepends=True)}
+    notebook["cells"] = [first, fetch, *(cell for cell in cells if cell["id"] != "hosted")]
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
 def written() -> dict[Path, str]:
-    """Return every file that is made from the classes, with the text that it should have."""
+    """Return every file of which something is made, with the text that it should have."""
     codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
     blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs)}
     texts = {CATALOGUE: catalogue() + "\n"}
@@ -122,7 +150,7 @@ def written() -> dict[Path, str]:
         begin, end = f"<!-- {name}: made by python -m training.pages -->\n", f"<!-- end of {name} -->\n"
         before, rest = path.read_text(encoding="utf-8").split(begin)
         texts[path] = f"{before}{begin}\n{block}\n\n{end}{rest.split(end)[1]}"
-    return texts
+    return texts | {path: with_link(path) for path in sorted((PROJECT / "lessons").glob("*.ipynb"))}
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class NotWaiting(Lab):
 
     name = "not_waiting"
     functions: ClassVar[tuple[str, ...]] = ("serve", "descend", "largest_rate")
+    whole = "serve"
     cases: ClassVar[tuple[Case, ...]] = (
         Task(3, 8), Task(4, 12), Task(2, 6), Task(4, 12, torch.float64), Task(4, 100_000, alike=True), Task(3, 8, s=1),
         Task(4, 12, s=0), Task(5, 10, s=2), Case(1, 1, torch.float64, function="descend"),

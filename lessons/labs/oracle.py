@@ -35,6 +35,7 @@ class Oracle(Ring):
 
     name = "oracle"
     functions = ("cut", "one_process", "average", "verify")
+    whole = "average"
     cases = (Case(1, 1, function="cut"), Case(1, 64, function="one_process"),
              Task(3, 12), Task(4, 24, empty=1), Task(4, 10, empty=3), Task(3, 12, broken=True),
              Task(2, 8, torch.float64), Task(5, 45, torch.float64, empty=2), Task(1, 5), Task(4, 3), Task(3, 10_000),

@@ -1,6 +1,7 @@
 """What the check says of solutions, of typical mistakes, and of other algorithms."""
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -113,8 +114,11 @@ def test_a_mistake_is_named(lab: str, name: str) -> None:
     assert ("\n" in found.verdict) == (found.kind == "orders")
     assert not found.passed
     missed = sum(not figure.is_best for figure in found.figures)
-    assert found.points == (0 if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
+    of_parts = 60 * len(found.right_functions) // len(LABS[lab].functions)
+    assert found.points == (of_parts if found.kind != "costly" else 100 - round(40 * missed / len(found.figures)))
     assert missed or found.kind != "costly"
+    if said := re.search(r"right so far: ([\w, ]+)$", found.verdict):
+        assert said[1] in (", ".join(found.right_functions), "serve without a bound")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,6 @@ def test_a_wrong_solution_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ("rnig x.py", "rnig: there is no such lab; did you mean ring?"),
         ("ring nothing.py", "nothing.py: there is no such file"),
-        ("ring lessons", "lessons: is a folder; give the file with your functions"),
         ("ring lessons/ring.py --picture x.bmp", "--picture x.bmp: must end with .png, .svg, .pdf"),
         ("ring lessons/ring.py --json /dev/null/x/y.json", "--json /dev/null/x/y.json: cannot be written"),
         ("ring lessons/ring.py --json lessons", "--json lessons: cannot be written: Is a directory"),
@@ -252,6 +255,9 @@ def test_points_are_a_plain_sum() -> None:
     assert [one.is_best for one in figures] == [True, True, True, False]
     assert Report(LABS["ring"], "costly", "", figures).points == 90
     assert Report(LABS["ring"], "wrong", "", figures).points == 0
+    half = Report(LABS["logarithms"], "wrong", "", right_functions=("recursive_doubling",))
+    assert str(half).endswith("points: 30 of 100, for recursive_doubling")
+    assert json.loads(half.as_json())["points"] == json.loads(half.as_gradescope())["tests"][0]["score"] == 30
     assert report.shown(240_000) == "240,000"
 
 

@@ -1,0 +1,65 @@
+"""Write a lab's autograder for Gradescope: python -m lessons.autograder ring
+
+Writes the folder autograder_ring, and autograder_ring.zip, which is to be uploaded. What is in it is as in
+https://gradescope-autograders.readthedocs.io/en/latest/specs/.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from lessons.check import find_lab
+from lessons.release import copy_course, write_folder
+from training.command_line import guarded, parse
+
+SETUP = """#!/usr/bin/env bash
+set -e
+cd "$(dirname "$0")"
+apt-get update
+apt-get install -y python3.11-venv || apt-get install -y python3-venv  # Ubuntu 22.04's own Python is too old
+"$(command -v python3.11 || command -v python3)" -m venv venv
+venv/bin/pip install -c course/constraints.txt torch torchvision --index-url https://download.pytorch.org/whl/cpu
+venv/bin/pip install -c course/constraints.txt -r course/requirements.txt
+"""
+RUN = """#!/usr/bin/env bash
+cd source/course  # it is run in /autograder
+../venv/bin/python -m lessons.check {} ../../submission --gradescope ../../results/results.json || [ $? = 1 ]
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Whose autograder it is."""
+
+    lab: Annotated[str, Positional]
+    """The lab's name."""
+
+
+def write_autograder(lab: str, folder: Path) -> None:
+    """Write an autograder's files into a new folder."""
+    copy_course(folder / "course")
+    for name, text in (("setup.sh", SETUP), ("run_autograder", RUN.format(lab))):
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write an autograder; return 0, 2 after bad usage, 128 + signal."""
+
+    def work() -> None:
+        name = find_lab(parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").lab).name
+        folder = f"autograder_{name}"
+        write_folder(folder, lambda new: write_autograder(name, new))
+        shutil.make_archive(folder, "zip", folder)
+        print(f"{folder}.zip: upload it as the assignment's autograder")
+
+    return guarded(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

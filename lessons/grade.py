@@ -1,0 +1,239 @@
+"""Grade a class: python -m lessons.grade ring SUBMISSIONS --csv grades.csv
+
+`all` in place of `ring` grades every lab. Each folder and each .py file in SUBMISSIONS is one student's; of a folder
+the lab's NAME.py is graded, or the only file that defines the lab's functions. Writes the grades, and beside them a
+page with the drawings. Verdicts are kept as they come: the same command continues one that was ended, and judges again
+what has changed. Who uses solutions or strategies is flagged; a person decides.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    from records.interrupts import end_while_loading
+
+    end_while_loading("nothing was graded")  # what follows takes seconds to load
+
+import csv
+import html
+import json
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from tqdm import tqdm
+from tyro.conf import Positional
+
+from lessons.check import check_file, find_lab
+from lessons.contained import Contained, Limits, adopt_orphans, end_all, end_below
+from lessons.lab import Fault, Lab
+from lessons.labs import LABS
+from lessons.report import Report
+from lessons.submissions import find_file, find_flags, key_of
+from records.atomic import check_output, check_writable, write_atomically, write_together
+from records.errors import RunFailed, UsageError, between, one_line
+from training.command_line import guarded, parse
+
+_TICK_S = 0.1
+_STYLE = "body{font-family:sans-serif}td,th{padding:.2em .6em;text-align:left}pre{white-space:pre-wrap}"
+_HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is graded, by which limits, and where the grades go."""
+
+    lab: Annotated[str, Positional]
+    """The lab's name, or all."""
+    submissions: Annotated[str, Positional]
+    """The folder with a folder or a .py file for each student."""
+    csv: str = "grades.csv"
+    """The grades. Beside them are the page, .html, and the verdicts, .verdicts."""
+    jobs: int = os.cpu_count() or 1
+    """How many are judged at the same time."""
+    seconds: float = 120.0
+    """The most that one may take; a right one takes some seconds."""
+    megabytes: float = 4000.0
+    """The most memory that one may use."""
+    processes: int = 32
+    """The most processes that one may have; a right one has up to ten."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One lab of one submission; `kept` is where its verdict is, or will be."""
+
+    lab: Lab
+    submission: Path
+    kept: Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is kept of a report: the cells of the grades, and its part of the page."""
+
+    cells: list[str]
+    points: int
+    html: str
+
+    @property
+    def judged(self) -> bool:
+        """Whether the submission could be judged."""
+        return "failed" not in self.cells[3:4]
+
+
+def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict:
+    """Return what is kept of a report. Nothing in its cells is obeyed by a terminal, or taken for a formula."""
+    first = report.verdict.partition("\n")[0]
+    name = task.submission.name.removesuffix(".py")
+    cells = [name, task.lab.name, str(report.points), report.kind, first, "; ".join(flags)]
+    cells = ["".join(c if c.isprintable() else " " for c in cell) for cell in cells]
+    cells = [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in cells]
+    return Verdict(cells, report.points, report._repr_html_())
+
+
+def judge(task: Task, alone: bool) -> bytes:
+    """Return the verdict on a submission as JSON."""
+    flags: list[str] = []
+    try:
+        file = find_file(task.lab, task.submission, alone)
+        flags = find_flags(task.lab, file, task.submission)
+        report = check_file(task.lab.name, str(file))
+    except Fault as fault:
+        report = Report(task.lab, fault.kind, str(fault))
+    except Exception as error:  # a machine without memory, a file that cannot be read
+        report = Report(task.lab, "failed", f"could not be judged: {one_line(error)}")
+    return json.dumps(asdict(verdict_of(task, report, flags))).encode()
+
+
+def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Generator[tuple[Task, Verdict]]:
+    """Judge submissions, `jobs` at a time, and yield each verdict as it comes. Closed, it ends those under way."""
+    torch.set_num_threads(1)  # a process that has used more cannot be forked
+    adopt_orphans()
+    waiting, running = deque(tasks), dict[Task, Contained]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running[waiting[0]] = Contained(partial(judge, waiting[0], alone), limits)
+                waiting.popleft()
+            time.sleep(_TICK_S)
+            for task in [task for task, call in running.items() if call.watch()]:
+                call = running.pop(task)
+                end_below(os.getpid(), [one.pid for one in running.values()])
+                if call.exceeded:
+                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {call.exceeded}"))
+                elif result := call.result():
+                    yield task, Verdict(**json.loads(result))
+                else:
+                    why = "could not be judged: what judges it was killed"
+                    yield task, verdict_of(task, Report(task.lab, "failed", why))
+    finally:
+        end_all(running.values())
+
+
+def find_submissions(folder: Path) -> list[Path]:
+    """Return the submissions in a folder, in the order of their names. Raises UsageError."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder; give that with a folder or a .py file for each student")
+    found = dict[str, Path]()
+    for path in sorted(folder.iterdir()):
+        if path.name[0] in "._" or not (path.is_dir() or (path.is_file() and path.suffix == ".py")):
+            print(f"{path.name}: left out, it is neither a folder nor a .py file", file=sys.stderr)
+        elif (other := found.setdefault(path.name.removesuffix(".py"), path)) != path:
+            raise UsageError(f"{path}: has the name of {other.name}; rename one")
+    if not found:
+        raise UsageError(f"{folder}: no submission is in it; give the folder with one for each student")
+    return [*found.values()]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Grade; return 0 if every submission could be judged, 1 if not, 2 after bad usage, 128 + signal."""
+    verdicts: list[Verdict] = []
+
+    def work() -> None:
+        settings = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "")
+        try:
+            verdicts.extend(grade_class(settings, *check_settings(settings)))
+        except OSError as error:
+            raise RunFailed(f"{error.filename or settings.csv}: {error.strerror or error}") from error
+
+    return guarded(work) or (0 if all(one.judged for one in verdicts) else 1)
+
+
+def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
+    """Return the submissions and the labs; find what is not possible before anything is judged. Raises UsageError."""
+    if sys.platform != "linux":
+        raise UsageError("lessons.grade: needs Linux, whose kernel tells which processes a submission has started")
+    labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]
+    for option in ("jobs", "seconds", "megabytes", "processes"):
+        between(settings, option, 1)
+    table = Path(settings.csv)
+    submissions = find_submissions(Path(settings.submissions).resolve())
+    try:
+        if table.suffix != ".csv":
+            raise OSError("its name must end with .csv")
+        check_output(table)
+        check_output(table.with_suffix(".html"))
+        check_writable(table.with_suffix(".verdicts"))
+    except OSError as error:
+        raise UsageError(f"--csv {table}: cannot be written: {error.strerror or error}") from error
+    return submissions, labs
+
+
+def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[Lab]) -> list[Verdict]:
+    """Judge what has no verdict yet, write the grades, and return all verdicts."""
+    table, verdicts = Path(settings.csv).resolve(), dict[Task, Verdict]()
+    kept = table.with_suffix(".verdicts")
+    tasks = [Task(lab, one, kept / f"{key_of(lab, one)}.json") for one in submissions for lab in labs]
+    for task in tasks:
+        if task.kept.exists():
+            verdicts[task] = Verdict(**json.loads(task.kept.read_text(encoding="utf-8")))
+    if verdicts:
+        print(f"{len(verdicts)} of {len(tasks)} have a verdict already, in {kept}", flush=True)
+    left = [task for task in tasks if task not in verdicts]
+    limits = Limits(settings.seconds, settings.megabytes, settings.processes)
+    with tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar:
+        try:
+            with closing(grade(left, limits, settings.jobs, settings.lab != "all")) as found:
+                for task, verdict in found:
+                    if verdict.judged:
+                        with write_atomically(task.kept) as path:
+                            path.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+                    verdicts[task] = verdict
+                    name, lab, points, _, first, flags = verdict.cells
+                    bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
+                    sys.stdout.flush()
+                    bar.update()
+        except KeyboardInterrupt as interrupt:
+            text = f"{len(verdicts)} of {len(tasks)} verdicts are kept; the same command continues"
+            raise KeyboardInterrupt(*interrupt.args[:1] or (signal.SIGINT,), text) from interrupt
+    in_order = [verdicts[task] for task in tasks]
+    with write_together([table, table.with_suffix(".html")]) as (rows, page):
+        with open(rows, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([_HEADER, *(one.cells for one in in_order)])
+        page.write_text(page_of(in_order), encoding="utf-8")
+    average = sum(one.points for one in in_order) / len(in_order)
+    print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {table.with_suffix('.html')}")
+    return in_order
+
+
+def page_of(verdicts: Sequence[Verdict]) -> str:
+    """Return the page: the table, and below it each report with its drawing."""
+    rows, details = ["".join(f"<th>{name}" for name in _HEADER)], []
+    for i, one in enumerate(verdicts):
+        name, *cells = map(html.escape, one.cells)
+        rows.append(f'<td><a href="#r{i}">{name}</a>' + "".join(f"<td>{cell}" for cell in cells))
+        details.append(f'<h2 id="r{i}">{name}, {cells[0]}</h2><p>{cells[-1]}</p>{one.html}')
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Grades</title><style>{_STYLE}</style>'
+    return "\n".join([head, "<h1>Grades</h1><table>", *(f"<tr>{row}" for row in rows), "</table>", *details])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Write the course for students, without solutions: python -m lessons.release FOLDER
+
+In place of the solutions it has their runs, messages and costs, of every case, whose inputs are always the same there.
+The strategies stay, by which the labs train, and they are algorithms that labs ask for: lessons.grade, which runs where
+the solutions are and draws inputs anew, flags who uses them.
+"""
+
+import pickle
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from lessons.check import SOLUTIONS, run_solution
+from lessons.judge import REFERENCES, draw
+from lessons.lab import Lab, Run
+from lessons.labs import LABS
+from records.errors import UsageError
+from training.command_line import guarded, parse
+
+PROJECT = Path(__file__).resolve().parent.parent
+_FILES = ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE")
+_MOST = 64  # elements of a result that costs may be made of
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the course goes."""
+
+    folder: Annotated[str, Positional]
+    """A folder that does not exist yet."""
+
+
+def copy_course(folder: Path, *leave_out: str) -> None:
+    """Copy what the labs need into a new folder."""
+    tools = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    for name in ("lessons", *(pattern.rstrip("*") for pattern in tools["packages"]["find"]["include"])):
+        ignored = shutil.ignore_patterns("__pycache__", ".*", *leave_out)
+        shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
+    for name in (*_FILES, *(f"{module}.py" for module in tools["py-modules"])):
+        shutil.copy2(PROJECT / name, folder / name)
+
+
+def release(folder: Path) -> None:
+    """Write the course without solutions into a new folder."""
+    copy_course(folder, "solutions", "release.py", "autograder.py")
+    references = folder / "lessons" / REFERENCES.name
+    references.mkdir()
+    for lab in LABS.values():
+        kept = {case: keep_costs(lab, run_solution(lab, draw(lab, case, anew=False)))
+                for case in (*lab.cases, lab.scored)}  # fmt: skip
+        (references / f"{lab.name}.pickle").write_bytes(pickle.dumps(kept))
+
+
+def keep_costs(lab: Lab, run: Run) -> Run:
+    """Return a run without its inputs; of long vectors only their lengths."""
+    for message in run.sent:
+        message.vector, message.became = message.vector if message.vector is None else message.vector.to("meta"), None
+    results = [{name: vector if vector.numel() <= _MOST else vector.to("meta") for name, vector in result.items()}
+               for result in run.results]  # fmt: skip
+    return replace(run, inputs=(), results=results)
+
+
+def write_folder(folder: str, write: Callable[[Path], None]) -> None:
+    """Write a new folder, all of it or nothing. Raises UsageError."""
+    path = Path(folder).resolve()
+    if not SOLUTIONS.is_dir():
+        raise UsageError("this course has no solutions; run this in the one for teachers")
+    if path.exists():
+        raise UsageError(f"{folder}: exists already; give another name, or remove it")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as temporary:
+            new = Path(temporary) / path.name
+            new.mkdir()
+            write(new)
+            new.rename(path)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the course; return 0, 2 after bad usage, 128 + signal."""
+
+    def work() -> None:
+        folder = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").folder
+        write_folder(folder, release)
+
+    return guarded(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""A class is graded: whatever a submission does costs itself only, and nothing that it has started is left."""
+
+import csv
+import fcntl
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lessons.check import SOLUTIONS
+from lessons.grade import Task, Verdict, main, page_of, verdict_of
+from lessons.lab import Fault
+from lessons.labs import LABS
+from lessons.report import Report
+from lessons.submissions import find_file, find_flags, key_of
+from tests.ranks import LIMIT
+from tests.runs import ROOT, handlers_kept
+
+SOLVED = (SOLUTIONS / "ring.py").read_text()
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the grader needs Linux")
+# Whatever this process starts holds the lock, since it is handed down.
+PRELUDE = """import ctypes, faulthandler, fcntl, os, signal, time
+import torch
+
+def all_reduce(transport, vector):
+    lock = os.open("LOCK", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(lock, True)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    def parent(pid):
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    def stay():
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+        while True:
+            time.sleep(1)
+"""
+DETACHED = "if os.fork() == 0:\n    os.setsid()\n    os.fork() and os._exit(0)\n    stay()\n"
+ENDED = "its process ended with the fork server, its parent, which was killed by SIGKILL"
+HOSTILE = {
+    "bomb": ("while True:\n    os.fork()", "limit", "your code started more than 32 processes"),
+    "detaches": (DETACHED + "raise ValueError('on')", "raised", "raised ValueError: on"),
+    "kills_parent": ("os.kill(os.getppid(), 9)\nstay()", "died", ENDED),
+    "exits": ("os._exit(0)", "died", "its process ended with exit code 0"),
+    "fills": ("x = [torch.ones(100_000_000) for _ in range(100)]", "limit", "needed more than 4000 MB of memory"),
+    "kills_group": ("os.killpg(0, 9)", "died", ENDED),
+    "kills_judge": (DETACHED + "os.kill(parent(os.getppid()), 9)\nstay()", "failed", "what judges it was killed"),
+    "prints": (
+        "for _ in range(10_000):\n    os.write(1, b'x' * 1000)\n    print('y' * 1000)",
+        "wrong",
+        "without the part",
+    ),
+    "segfaults": ("ctypes.string_at(0)", "died", "its process was killed by SIGSEGV"),
+}
+
+
+def hostile(body: str, lock: Path) -> str:
+    return PRELUDE.replace('"LOCK"', repr(str(lock))) + "".join(f"    {line}\n" for line in body.splitlines())
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "lessons.grade", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def is_held(lock: Path) -> bool:
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def rows_of(table: Path) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in csv.DictReader(table.open(newline=""))}
+
+
+@LINUX
+@pytest.mark.slow
+def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: Path) -> None:
+    submissions, table = tmp_path / "submissions", tmp_path / "grades.csv"
+    (submissions / "right").mkdir(parents=True)
+    (submissions / "right" / "ring.py").write_text(SOLVED)
+    (submissions / "copies.py").write_text("from lessons.solutions.ring import all_reduce\n")
+    (submissions / "notes.txt").write_text("")
+    for name, (body, _, _) in HOSTILE.items():
+        (submissions / f"{name}.py").write_text(hostile(body, tmp_path / f"{name}.lock"))
+    process = start("ring", str(submissions), "--csv", str(table))
+    out, err = process.communicate(timeout=LIMIT * 5)
+    assert process.returncode == 1, f"one could not be judged\n{out}{err}"
+    rows = rows_of(table)
+    assert (rows["right"]["points"], rows["right"]["flags"]) == ("100", "")
+    assert (rows["copies"]["points"], rows["copies"]["kind"]) == ("100", "right")
+    assert rows["copies"]["flags"] == "uses 'lessons.solutions.ring.all_reduce', line 1 of copies.py"
+    for name, (_, kind, text) in HOSTILE.items():
+        assert (rows[name]["kind"], rows[name]["points"]) == (kind, "0"), rows[name]
+        assert text in rows[name]["first mistake"]
+        assert not is_held(tmp_path / f"{name}.lock"), f"{name} is still there"
+    assert "notes.txt: left out" in err
+    lines = out.splitlines()
+    assert len(lines) == len(rows) + 1
+    assert any("copies  ring  100  right" in line and "FLAGGED: uses 'lessons.s" in line for line in lines)
+    assert {path.stem for path in table.with_suffix(".verdicts").iterdir()} == {
+        key_of(LABS["ring"], path) for path in submissions.iterdir() if path.stem not in ("notes", "kills_judge")
+    }
+    page = table.with_suffix(".html").read_text()
+    assert page.count("data:image/png;base64,") >= 2
+
+
+@LINUX
+@pytest.mark.slow
+def test_an_interrupt_keeps_verdicts_and_leaves_no_process(tmp_path: Path) -> None:
+    submissions, table, lock = tmp_path / "submissions", tmp_path / "grades.csv", tmp_path / "lock"
+    submissions.mkdir()
+    (submissions / "a.py").write_text(SOLVED)
+    (submissions / "b.py").write_text(hostile(DETACHED + "stay()", lock))
+    process = start("all", str(submissions), "--csv", str(table), "--jobs", "2")
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(2 * len(LABS) - 1)]  # all but that which hangs
+    assert any(line.startswith("a  ring  100  right") for line in lines)
+    assert "there is no links.py, and no file that defines seconds_of_server" in "".join(lines)
+    assert is_held(lock)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGINT
+    n = 2 * len(LABS)
+    assert err.endswith(f"error: ended by SIGINT; {n - 1} of {n} verdicts are kept; the same command continues\n")
+    assert not is_held(lock)
+    assert not table.exists()
+    process = start("all", str(submissions), "--csv", str(table), "--seconds", "2")
+    out, _ = process.communicate(timeout=LIMIT)
+    assert out.splitlines()[0].startswith(f"{n - 1} of {n} have a verdict already")
+    assert out.splitlines()[1:-1] == ["b  ring    0  your code took more than 2 s"]
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("rnig .", "rnig: there is no such lab; did you mean ring?"),
+        ("ring nowhere", "/nowhere: there is no such folder; give that with a folder or a .py file for each student"),
+        ("ring empty", "/empty: no submission is in it"),
+        ("ring twice", "/twice/a.py: has the name of a; rename one"),
+        ("ring . --jobs 0", "--jobs 0: must be at least 1"),
+        ("ring . --seconds nan", "--seconds nan: must be at least 1"),
+        ("ring . --csv grades.txt", "--csv grades.txt: cannot be written: its name must end with .csv"),
+        ("ring . --csv /dev/null/x.csv", "--csv /dev/null/x.csv: cannot be written"),
+        ("ring . --cvs x", "--cvs: there is no such option; did you mean --csv?"),
+    ],
+)
+@LINUX
+def test_bad_usage_is_one_line(
+    arguments: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("empty", "twice/a"):
+        Path(folder).mkdir(parents=True)
+    Path("twice/a.py").touch()
+    with handlers_kept():
+        assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith("error: ")
+    assert text in err
+
+
+# What was handed in
+
+
+def test_the_file_of_a_lab_is_found_or_what_is_ambiguous_is_said(tmp_path: Path) -> None:
+    def found(lab: str, alone: bool = True) -> str:
+        try:
+            return str(find_file(LABS[lab], tmp_path, alone).relative_to(tmp_path))
+        except Fault as fault:
+            return str(fault)
+
+    assert found("ring") == "there is no ring.py, and no file that defines all_reduce"
+    (tmp_path / "mine.py").write_text("def all_reduce(:\n")
+    assert found("ring") == "mine.py", "which then cannot be imported"
+    assert "there is no ring.py" in found("ring", alone=False)
+    (tmp_path / "mine.py").write_text(SOLVED)
+    (tmp_path / "other.py").write_text((SOLUTIONS / "links.py").read_text())
+    assert (found("ring"), found("links")) == ("mine.py", "other.py"), "that of the links has an all_reduce, too"
+    (tmp_path / "again.py").write_text(SOLVED)
+    assert found("ring") == "which file is it? again.py, mine.py; name one ring.py, or leave the others out"
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "ring.py").write_text("")
+    assert found("ring", alone=False) == "deep/ring.py"
+    (tmp_path / "ring.py").write_text("")
+    assert found("ring") == "ring.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "flagged"),
+    [
+        ("import lessons.solutions.ring", "lessons.solutions.ring"),
+        ("from lessons import solutions", "lessons.solutions"),
+        ("def f():\n    from strategies.collectives import share_reduce", "strategies.collectives.share_reduce"),
+        ("import strategies as s", "strategies"),
+        ("import importlib\nimportlib.import_module('lessons.solutions.ring')", "lessons.solutions.ring"),
+        ("__import__('strategies')", "strategies"),
+        ("exec(open('/x/lessons/solutions/ring.py').read())", "/x/lessons/solutions/ring.py"),
+        ("'''As strategies/collectives.py has it.'''", ""),
+        ((ROOT / "lessons" / "ring.py").read_text(), ""),
+        ("from lessons import lab\nimport torch", ""),
+    ],
+)
+def test_what_uses_solutions_or_strategies_is_flagged(tmp_path: Path, text: str, flagged: str) -> None:
+    for name in ("ring.py", "helper.py"):
+        (tmp_path / "ring.py").write_text("")
+        (tmp_path / name).write_text(text)
+        line = len(text.splitlines())
+        expected = [f"uses {flagged!r}, line {line} of {name}"] if flagged else []
+        assert find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path) == expected
+
+
+def test_a_key_changes_with_the_content(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text("a")
+    key = key_of(LABS["ring"], tmp_path)
+    assert key != key_of(LABS["links"], tmp_path)
+    (tmp_path / "ring.py").write_text("b")
+    assert key != key_of(LABS["ring"], tmp_path)
+
+
+def test_what_a_student_writes_is_text_in_the_grades(tmp_path: Path) -> None:
+    task = Task(LABS["ring"], tmp_path / "=<i>me", tmp_path)
+    one = verdict_of(task, Report(LABS["ring"], "wrong", "\x1b[2K<script>1</script>\nmore"), ["<b>"])
+    assert one.cells == ["'=<i>me", "ring", "0", "wrong", " [2K<script>1</script>", "<b>"]
+    page = page_of([one, Verdict(one.cells, 0, "")])
+    assert not any(tag in page for tag in ("<i>", "<b>", "<script"))

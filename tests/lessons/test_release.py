@@ -1,0 +1,159 @@
+"""The course for students, and a lab's autograder: each works in a folder that has nothing else of the project."""
+
+import ast
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from lessons import autograder, release
+from lessons.check import SOLUTIONS, run_solution
+from lessons.judge import draw
+from lessons.labs import LABS
+from tests.lessons.mistakes import mistakes_of, write
+from tests.ranks import LIMIT
+from tests.runs import ROOT, handlers_kept
+from training.pages import with_link
+
+PACKAGES = list({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+PYTHON = (sys.executable, "-S")  # without what an editable install of the project puts on the path
+
+
+def run_there(folder: Path, *command: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*more.pop("path", []), *PACKAGES])} | more
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * LIMIT,
+                          check=False)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("released") / "course"
+    with handlers_kept():
+        assert release.main([str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("release")
+def test_the_course_for_students_checks_without_solutions(course: Path, tmp_path: Path) -> None:
+    right = write(tmp_path, "ring", name="right")
+    wrong = write(tmp_path, "ring", *mistakes_of("ring")["sends_whole_vectors"].changes, name="wrong")
+    found = run_there(course, *PYTHON, "-m", "lessons.check", "ring", right)
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, "points: 100 of 100"), found.stderr
+    picture = tmp_path / "wrong.svg"
+    found = run_there(course, *PYTHON, "-m", "lessons.check", "ring", wrong, "--picture", str(picture))
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, "points: 80 of 100"), found.stderr
+    assert "bytes of a rank: 480000; the best known needs 240000" in found.stdout
+    assert "<svg" in picture.read_text()
+    found = run_there(course, *PYTHON, "-c", "import lessons.solutions")
+    assert "No module named 'lessons.solutions'" in found.stderr
+
+
+@pytest.mark.xdist_group("release")
+@pytest.mark.parametrize("name", LABS)
+def test_its_references_have_the_costs_of_the_solution(course: Path, name: str) -> None:
+    lab = LABS[name]
+    kept = pickle.loads((course / "lessons" / "references" / f"{name}.pickle").read_bytes())
+    assert set(kept) == {*lab.cases, lab.scored}
+    run = draw(lab, lab.scored, anew=False)
+    again = draw(lab, lab.scored, anew=False).inputs
+    pairs = [
+        (one[k].nan_to_num(), other[k].nan_to_num()) for one, other in zip(run.inputs, again, strict=True) for k in one
+    ]
+    assert all(torch.equal(one, other) for one, other in pairs)
+    solved, reference = run_solution(lab, run), kept[lab.scored]
+    reference.inputs = run.inputs
+    assert all(figure.yours == figure.best for figure in lab.figures(solved, reference))
+    assert [lab.label(one, lab.scored) for one in reference.sent] == [lab.label(one, lab.scored) for one in solved.sent]
+
+
+@pytest.mark.xdist_group("release")
+def test_no_file_of_it_has_the_text_of_a_solution(course: Path) -> None:
+    files = [path for path in course.rglob("*") if path.suffix in (".py", ".ipynb", ".md")]
+    texts = {path: "".join(path.read_text().replace("\\n", "").split()) for path in files}
+    bodies = 0
+    for name, lab in LABS.items():
+        source = (SOLUTIONS / f"{name}.py").read_text()
+        for one in ast.parse(source).body:
+            if isinstance(one, ast.FunctionDef) and one.name in lab.functions and len(one.body) > 2:
+                body = "".join("".join((ast.get_source_segment(source, line) or "").split()) for line in one.body[1:])
+                bodies += 1
+                assert not [path for path, text in texts.items() if body in text], f"{name}: {one.name}"
+    assert bodies >= len(LABS)
+    assert not [path for path in files if "solutions" in path.parts or "tests" in path.parts]
+
+
+@pytest.mark.slow
+def test_an_autograder_writes_what_the_check_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with handlers_kept():
+        assert autograder.main(["logarithms"]) == 0
+    for name in ("source", "submission", "results"):
+        (tmp_path / "autograder" / name).mkdir(parents=True)
+    assert subprocess.run(["unzip", "-q", "autograder_logarithms.zip", "-d", "autograder/source"], check=True)
+    for script in ("setup.sh", "run_autograder"):
+        assert os.access(f"autograder/source/{script}", os.X_OK)
+        subprocess.run(["bash", "-n", f"autograder/source/{script}"], check=True)
+    python = tmp_path / "autograder" / "source" / "venv" / "bin" / "python"  # which setup.sh makes
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {" ".join(PYTHON)} "$@"\n')
+    python.chmod(0o755)
+    shutil.copy("autograder/source/run_autograder", "autograder/run_autograder")
+    half = write(tmp_path / "autograder" / "submission", "logarithms",
+                 *mistakes_of("logarithms")["does_not_go_back"].changes, name="my_own")  # fmt: skip
+    done = run_there(tmp_path / "autograder", "./run_autograder")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(Path("autograder/results/results.json").read_text())
+    run_there(ROOT, *PYTHON, "-m", "lessons.check", "logarithms", half, "--gradescope", str(tmp_path / "by_check.json"))
+    assert results == json.loads(Path("by_check.json").read_text())
+    assert (results["score"], results["tests"][0]["score"]) == (30, 30)
+    (Path(half)).unlink()
+    assert run_there(tmp_path / "autograder", "./run_autograder").returncode == 0
+    results = json.loads(Path("autograder/results/results.json").read_text())
+    assert results["score"] == 0
+    assert "there is no logarithms.py, and no file that defines recursive_doubling" in results["output"]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "text"),
+    [
+        (release, ["."], ".: exists already; give another name, or remove it"),
+        (release, ["/dev/null/x"], "/dev/null/x: cannot be written: Not a directory"),
+        (autograder, ["rnig"], "rnig: there is no such lab; did you mean ring?"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    command: ModuleType, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with handlers_kept():
+        assert command.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {text}")
+
+
+def test_a_hosted_notebook_fetches_the_course(tmp_path: Path) -> None:
+    """In place of what pip installs is what is installed here."""
+    first, fetch, *_ = json.loads(with_link(ROOT / "lessons" / "2_ring.ipynb"))["cells"]
+    assert first["source"][0].startswith("[Open in Colab](https://colab.research.google.com/github/")
+    assert first["source"][0].endswith("/blob/main/lessons/2_ring.ipynb)\n")
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "git").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nmkdir course\n'
+                             f'cp -r {ROOT}/lessons {ROOT}/requirements.txt course\n')  # fmt: skip
+    (bin / "git").chmod(0o755)
+    check = (
+        "".join(fetch["source"]).replace("-m pip", "-c 'print()' -m pip") + "\nimport lessons\nprint(lessons.__file__)"
+    )
+    found = run_there(tmp_path, *PYTHON, "-c", check, PATH=f"{bin}:{os.environ['PATH']}")
+    assert found.stdout.splitlines()[-1] == f"{tmp_path}/course/lessons/__init__.py", found.stderr
+    assert (tmp_path / "said").read_text().startswith("clone -q --depth 1 https://github.com/")
+    found = run_there(ROOT / "lessons", *PYTHON, "-c", check, PATH=f"{bin}:{os.environ['PATH']}")
+    assert found.stdout.splitlines()[-1] == f"{ROOT}/lessons/../lessons/__init__.py", "nothing is fetched"
+    assert len((tmp_path / "said").read_text().splitlines()) == 1

@@ -19,6 +19,7 @@ from experiments.measured import ROOT
 from records import scoreboard
 from records.errors import RunFailed
 from scoreboards import board, game
+from scoreboards.clusters import CLUSTERS
 from scoreboards.entry import ENTRIES, Entry, find
 from training.command_line import guarded, parse
 
@@ -51,8 +52,8 @@ def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
     """Return the entry with the best options on each cluster, and the score of each that was tried; None: no number."""
     base, rates = SGD if name in TAKE_SGD else ADAM
     values = {(place, value): find(name, {place: f"{base} --lr {rates[0]} {value}".strip()})
-              for place in game.CLUSTERS for value in VALUES.get(name, ("",))}  # fmt: skip
-    fits = {key: (game.fit, (entry, key[0], game.CLUSTERS[key[0]].budget)) for key, entry in values.items()}
+              for place in CLUSTERS for value in VALUES.get(name, ("",))}  # fmt: skip
+    fits = {key: (game.fit, (entry, key[0], CLUSTERS[key[0]].budget)) for key, entry in values.items()}
     steps = board.in_parallel(pool, fits, f"{name}: steps")
     tasks = {}
     for (place, value), n in steps.items():
@@ -60,7 +61,7 @@ def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
             options = f"{base} --lr {rate} {value}".strip()
             tasks[place, options] = _score, (find(name, {place: options}), place, n)
     found = board.in_parallel(pool, tasks, f"{name}: tuning")
-    tried = {place: {options: found[at, options] for at, options in tasks if at == place} for place in game.CLUSTERS}
+    tried = {place: {options: found[at, options] for at, options in tasks if at == place} for place in CLUSTERS}
     chosen = {
         place: min((score, options) for options, score in of.items() if score is not None)[1]
         for place, of in tried.items()
@@ -70,7 +71,7 @@ def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
 
 def _score(entry: Entry, place: str, steps: int) -> float | None:
     try:
-        return round(game.score(game.play(entry, place, SEED, steps, 2 * game.CLUSTERS[place].budget).parameters), 6)
+        return round(game.score(game.play(entry, place, SEED, steps, 2 * CLUSTERS[place].budget).parameters), 6)
     except RunFailed as error:
         if "loss" not in str(error):
             raise

@@ -21,11 +21,12 @@ from tqdm import tqdm
 from launchers.environment import die_with_parent, environment
 from records.atomic import write_together
 from records.errors import RunFailed, UsageError
-from records.machine import git_commit, machine
+from records.machine import git_commit, machine, name_of
 from records.scoreboard import file_name
 from scoreboards import game
-from scoreboards.entry import RANKS, Entry, place_of, refuse_sharing
-from scoreboards.game import CLUSTERS, Played
+from scoreboards.clusters import CLUSTERS, COMPUTE, RANKS
+from scoreboards.entry import Entry
+from scoreboards.game import Played
 
 PROCESSES = 2
 _UNPACKED = """<!DOCTYPE html>
@@ -97,8 +98,11 @@ def play_all(entry: Entry, steps: Mapping[str, int], scale: Scale, pool: Executo
             tasks[place, "shared"] = game.play, (entry, place, 0, n, limit, False)
     found = in_parallel(pool, tasks, entry.name)
     for (place, seed), played in found.items():
-        if seed == "shared":
-            refuse_sharing(entry, place, digest(played.parameters), digest(found[place, 0].parameters))
+        if seed == "shared" and digest(played.parameters) != digest(found[place, 0].parameters):
+            raise RunFailed(
+                f"{entry.name}, {place}: its ranks share what no message carries: with a module for each rank, and "
+                "messages that are copied, the parameters are others; send it by self.transport"
+            )
         if played.seconds > (budget := CLUSTERS[place].budget * scale.share):
             raise RunFailed(
                 f"{entry.name}, {place}, seed {seed}: ended at {played.seconds:g} virtual s, after the {budget:g} of "
@@ -124,8 +128,10 @@ def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str,
             "seconds": [round(played.seconds, 9) for played in runs],
             "bytes": [played.nbytes for played in runs],
         }
+    lines = Path(entry.file).read_text(encoding="utf-8").splitlines()
     facts = {
-        "entry": entry.name, "file": place_of(entry), "lines": entry.lines, "game": described(), "clusters": clusters,
+        "entry": entry.name, "file": name_of(entry.file), "lines": len(lines), "game": described(),
+        "clusters": clusters,
         "machine": machine() | {"capability": torch.backends.cpu.get_cpu_capability()}, "git_commit": git_commit(),
     }  # fmt: skip
     return facts, next(played.page for played in found.values() if played.page)
@@ -134,7 +140,7 @@ def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str,
 def described() -> dict[str, Any]:
     """Return the game, as it is kept: an entry of another is not compared."""
     clusters = {place: dataclasses.asdict(cluster) for place, cluster in CLUSTERS.items()}
-    sizes = {"ranks": RANKS, "batch_size": game.BATCH, "context": game.CONTEXT, "compute": game.COMPUTE}
+    sizes = {"ranks": RANKS, "batch_size": game.BATCH, "context": game.CONTEXT, "compute": COMPUTE}
     return {**sizes, "model": game.SIZE, "clusters": clusters}
 
 

@@ -1,14 +1,13 @@
-"""The game of the scoreboard: a GPT on text, eight ranks in virtual time, three clusters, a budget of seconds on each.
+"""The game of the scoreboard: a GPT on text, trained by eight ranks in virtual time.
 
 What a run takes is counted here, not by the entry: its clock and the bytes that have passed the network's cards are
-read when rank 0 has the model, in whose forward pass they are noted.
+noted when rank 0 has the final parameters.
 """
 
 import dataclasses
 import functools
 import shlex
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,20 +17,22 @@ from torch import Tensor, nn
 from records import page
 from records.errors import RunFailed, UsageError
 from records.finished import load
-from scoreboards.entry import RANKS, Entry
+from scoreboards.clusters import CLUSTERS, COMPUTE, RANKS
+from scoreboards.entry import Apart, Entry
 from training.command_line import parse_run
 from training.evaluation import evaluate
-from training.options import Options
+from training.options import Options, option_names
 from training.run import run
 from virtual_time.cluster import ClusterOptions, Compute
 from virtual_time.launcher import VirtualTime
+from virtual_time.transport import Simulated
 from workloads import tasks
 from workloads.data import Data
 from workloads.gpt import GPT
 from workloads.loading import batches_of_test
 from workloads.text import load_text
 
-BATCH, CONTEXT, COMPUTE = 8, 32, 0.05
+BATCH, CONTEXT = 8, 32
 SIZE = {"layers": 1, "width": 32, "heads": 2}
 MAY_SET = (
     "lr", "momentum", "weight_decay", "decay", "optimizer", "optimizer_options", "codec", "codec_scope", "lr_schedule",
@@ -43,24 +44,6 @@ _FULL, _AIM, _MOST_TRIES = 0.98, 0.99, 12  # of a budget
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A network, and how many virtual seconds a run has on it."""
-
-    bandwidth: str
-    latency: str
-    budget: float
-    racks: int = 1
-    rack_bandwidth: str | None = None
-
-
-CLUSTERS = {
-    "slow": Cluster("10mbit", "50ms", 10.0),
-    "fast": Cluster("1gbit", "50us", 5.0),
-    "racks": Cluster("1gbit", "50us", 5.0, racks=2, rack_bandwidth="20mbit"),
-}
-
-
-@dataclass(frozen=True)
 class Played:
     """What a run has left: its final parameters, virtual seconds, bytes sent; and its page, if it was asked for."""
 
@@ -68,6 +51,12 @@ class Played:
     seconds: float
     nbytes: int
     page: str = ""
+
+
+@functools.cache
+def whole() -> Data:
+    """Return the text with what is held out, which a process that trains must not have."""
+    return load_text("text", Path(), CONTEXT)
 
 
 @functools.cache
@@ -88,7 +77,7 @@ def gpt(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 @dataclass
 class Meter:
-    """What a run of one cluster takes: the forward passes that are computed, those that are charged, and its end."""
+    """What a run takes: the forward passes that are computed, and those that took time; its end; its bytes."""
 
     phases: Compute
     limit: float  # virtual seconds
@@ -100,14 +89,13 @@ class Meter:
 
     def __call__(self, rank: int, phase: str, part: float) -> float:
         """Return the seconds of a phase of one step, `part` of it being done. Raises RunFailed after the limit."""
-        if phase == "forward":
-            self.charged += part
+        self.charged += part * (phase == "forward")
         if self.time.now() > self.limit:
             raise RunFailed(f"has not ended after {self.limit:g} virtual s")
         return self.phases(rank, phase, part)
 
     def note(self, model: nn.Module, _: object) -> None:
-        """Count a pass of the training; of the evaluation, note the time: rank 0 has the final parameters."""
+        """Count a pass of the training; in the evaluation, which is the last thing, note the time and the bytes."""
         ranks = self.time.ranks
         if model.training:
             self.computed += 1
@@ -122,29 +110,29 @@ _meter: Meter | None = None
 def play(
     entry: Entry, place: str, seed: int, steps: int, limit: float, apart: bool = True, show: bool = False
 ) -> Played:
-    """Train on one cluster for so many steps of all workers, and stop after `limit` virtual seconds.
+    """Train on one cluster for so many steps of all workers; fail after `limit` virtual seconds.
 
     `apart`: each rank has the entry's module, and what it receives, for itself. `show`: make the page of the first
     steps. Raises UsageError, RunFailed.
     """
     global _meter
-    cluster, options = CLUSTERS[place], options_of(entry, place)
-    machines = ClusterOptions(
-        compute=f"{COMPUTE}s", racks=cluster.racks, rack_bandwidth=cluster.rack_bandwidth
-    )  # fmt: skip
+    entry.load()
+    cluster, options = CLUSTERS[place], options_of(entry.name, entry.options.get(place, ""), place)
+    machines = ClusterOptions(compute=f"{COMPUTE}s", racks=cluster.racks, rack_bandwidth=cluster.rack_bandwidth)
     with tempfile.TemporaryDirectory() as folder:
-        model = str(Path(folder, "model.pt"))
         options = dataclasses.replace(
             options, seed=seed, train_size=steps * BATCH * options.roles.count("worker"), results_dir=folder,
-            run_name=f"{options.strategy.name}-{place}".replace(":", "."), save=model, events=show,
+            run_name=f"{entry.name}-{place}".replace(":", "."), save=f"{folder}/model.pt", events=show,
         )  # fmt: skip
         phases = machines.given_seconds(dict)
         assert phases is not None
         _meter = meter = Meter(Compute(options, phases), limit)
-        meter.time = VirtualTime(machines.make_network(options), meter)
-        launcher = meter.time.launcher()
+        meter.time = time = VirtualTime(
+            machines.make_network(options), meter, member=Apart if apart else Simulated
+        )  # fmt: skip
+        launcher = time.launcher()
         if apart:
-            launcher = entry.apart(launcher, meter.time)
+            launcher = dataclasses.replace(launcher, launch=lambda job: time.run(entry.for_each(job)))
         try:
             run(options, quiet=True, launcher=launcher)
         except RunFailed as error:
@@ -153,48 +141,44 @@ def play(
             _meter = None
         if meter.computed > round(meter.charged):
             raise RunFailed(
-                f"{entry.name}, {place}: has computed {meter.computed} forward passes, and only "
-                f"{round(meter.charged)} took time; compute in the passes of the training loop only"
+                f"{entry.name}, {place}: computed {meter.computed} forward passes, of which {round(meter.charged)} "
+                "took time; compute only in those of the training loop"
             )
         made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
-        return Played(torch.load(model, weights_only=True), meter.seconds, meter.nbytes, made)
-
-
-def options_of(entry: Entry, place: str) -> Options:
-    """Return the options of the runs of an entry on a cluster. Raises UsageError, RunFailed."""
-    entry.load()
-    return _parsed(entry.name, entry.options.get(place, ""), place)
+        return Played(torch.load(f"{folder}/model.pt", weights_only=True), meter.seconds, meter.nbytes, made)
 
 
 @functools.cache
-def _parsed(name: str, text: str, place: str) -> Options:
+def options_of(name: str, text: str, place: str) -> Options:
+    """Return the options of the runs of an entry on a cluster. Raises UsageError, RunFailed."""
     cluster = CLUSTERS[place]
     fixed = {
         "strategy": name, "n_gpus": RANKS, "batch_size": BATCH, "epochs": 1, "dataset": f"{__name__}:text",
         "model": f"{__name__}:gpt", "task": tasks.LANGUAGE_MODEL, "device": "cpu", "bandwidth": cluster.bandwidth,
         "latency": cluster.latency,
     }  # fmt: skip
-    given = shlex.split(text)
-    own = {part.partition("=")[0].lstrip("-").replace("-", "_") for part in given if part.startswith("--")}
-    every = {option.name for option in dataclasses.fields(Options)}
-    for one in sorted(own & every - {*MAY_SET}):
-        raise UsageError(f"OPTIONS of {place}: --{one} is the game's; an entry may set {', '.join(MAY_SET)}")
     try:
+        given = shlex.split(text)
+        names = {part.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_") for part in given}
+        for one in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
+            raise UsageError(f"--{one} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
         options = parse_run([*given, *(f"--{one}={value}" for one, value in fixed.items())], None, "")
-    except UsageError as error:
-        raise UsageError(f"OPTIONS of {place}: {error}") from error
-    if ":" in options.optimizer:
-        raise UsageError(f"OPTIONS of {place}: --optimizer {options.optimizer}: an entry is one file; take torch's")
+        if ":" in options.optimizer:
+            raise UsageError(f"--optimizer {options.optimizer}: an entry is one file; take one of torch.optim")
+    except ValueError as error:
+        raise UsageError(f"{name}, options on {place}: {error}") from error
     roles = options.strategy.roles(RANKS)
     if len(roles) != RANKS or options.strategy.count_workers(RANKS) != roles.count("worker"):
-        raise RunFailed(f"{name}: has roles {', '.join(roles)}; make it {RANKS} ranks, one part a worker")
+        raise RunFailed(
+            f"{name}: has the roles {', '.join(roles)}; make it {RANKS}, and cut a batch into as many workers"
+        )
     return options
 
 
-def fit(entry: Entry, place: str, budget: float, play: Callable[..., Played] = play) -> int:
-    """Return how many steps fit into a budget: some take at least 98 % of it, or no more do. Raises RunFailed."""
-    most = round(budget / COMPUTE)
-    steps, fits, too_many = min(10, most), 0, most + 1
+def fit(entry: Entry, place: str, budget: float) -> int:
+    """Return how many steps end within a budget: they take 98 % of it, or one more does not. Raises RunFailed."""
+    fits, too_many = 0, round(budget / COMPUTE) + 1
+    steps = min(10, too_many - 1)
     for _ in range(_MOST_TRIES):
         try:
             seconds = play(entry, place, 0, steps, 2 * budget).seconds
@@ -202,10 +186,7 @@ def fit(entry: Entry, place: str, budget: float, play: Callable[..., Played] = p
             if "has not ended" not in str(error):
                 raise
             seconds = 2 * budget
-        if seconds <= budget:
-            fits = steps
-        else:
-            too_many = steps
+        fits, too_many = (steps, too_many) if seconds <= budget else (fits, steps)
         if too_many - fits == 1 or _FULL * budget <= seconds <= budget:
             break
         steps = min(max(int(steps * _AIM * budget / seconds), fits + 1), too_many - 1)
@@ -214,15 +195,9 @@ def fit(entry: Entry, place: str, budget: float, play: Callable[..., Played] = p
     return fits
 
 
-@functools.cache
-def _whole() -> Data:
-    return load_text("text", Path(), CONTEXT)
-
-
 def score(parameters: dict[str, Tensor]) -> float:
     """Return the bits per character of a new model with these parameters on the held-out text."""
-    data, task = _whole(), tasks.find(tasks.LANGUAGE_MODEL)
+    data, task = whole(), tasks.find(tasks.LANGUAGE_MODEL)
     model = GPT(data.input_shape, data.n_classes, **SIZE)
     model.load_state_dict(parameters)
-    found = evaluate(task, model, batches_of_test(data, "cpu", torch.float32))  # type: ignore[arg-type]
-    return found.scores["bits_per_character"]
+    return evaluate(task, model, batches_of_test(data, torch.device("cpu"), torch.float32)).scores["bits_per_character"]

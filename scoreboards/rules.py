@@ -1,13 +1,12 @@
 """What the file of an entry may hold: the rules that are checked before it is imported.
 
-They find mistakes and plain tricks. They are no sandbox: whoever adds a record to the table reads its file too.
+They find mistakes and plain tricks, and are no sandbox: who adds a record to the table reads its file too.
 """
 
 import ast
 import importlib
 import inspect
-import math
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,56 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from records.errors import RunFailed, UsageError, one_line
+from scoreboards.clusters import CLUSTERS
 
 MOST_LINES = 150
-MODULES = (
-    "__future__",
-    "collections",
-    "collections.abc",
-    "dataclasses",
-    "math",
-    "torch",
-    "torch.nn.functional",
-    "typing",
-)
+MODULES = ("collections", "collections.abc", "dataclasses", "math", "torch", "torch.nn.functional", "typing")
 OF_PROJECT = ("strategies", "compression", "transports.inbox", "transports.messages", "records.errors")
 CONTRACT = """
     allocate b barrier blocks collect decode descent device done encode free g is_watched isend layout messages meters n
-    n_ranks names object on_gradient parts peers rank rate recorder recv release replica samples sizes slices src step
-    steps_per_epoch tag tensor transport until version wait workers world_size x
+    n_ranks names nn object on_gradient parts peers rank rate recorder recv release replica samples sizes slices src
+    step steps_per_epoch tag tensor transport until version wait workers world_size x
 """.split()
 """The names that CONTRIBUTING.md has for a strategy, beside those of tensors and of Python's containers."""
-_CALLS = {"eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "getattr", "setattr", "delattr",
-          "breakpoint", "memoryview", "id", "dir", "help", "__import__", "__builtins__"}  # fmt: skip
-_GLOBAL = ("set_", "register_", "save", "load", "from_file", "share_memory", "storage", "untyped_storage", "data_ptr",
-           "manual_seed", "seed", "initial_seed", "numpy", "from_numpy", "compile", "module_load")  # fmt: skip
-_INSIDE = {
-    "ranks",
-    "world",
-    "network",
-    "coroutine",
-    "clock",
-    "inbox",
-    "module",
-    "transports",
-    "time_passes",
-    "defaults",
-}
-
-
-def _names_of(*things: object) -> set[str]:
-    found = set()
-    for thing in things:
-        for name in dir(thing):
-            if not name.startswith(("_", *_GLOBAL)) and not inspect.ismodule(inspect.getattr_static(thing, name)):
-                found.add(name)
-    return found
-
-
-KNOWN = _names_of(
-    torch, Tensor, F, torch.nn, math, dict, list, tuple, set, str, deque, Counter, defaultdict, OrderedDict
-)
-KNOWN |= {*CONTRACT, "nn", "functional"}
+_NO_CALLS = "eval exec compile open input globals locals vars getattr setattr delattr breakpoint memoryview".split()
+_NO_NAMES = ("_", "set_", "register_", "save", "load", "from_file", "share_memory", "data_ptr", "manual_seed", "numpy")
+_INSIDE = {"ranks", "world", "network", "coroutine", "clock", "inbox", "module", "transports", "time_passes"}
+KNOWN = {
+    name
+    for thing in (torch, Tensor, F, importlib.import_module("math"), dict, list, set, str, deque, Counter, defaultdict)
+    for name in dir(thing)
+    if not (name.startswith(_NO_NAMES) or inspect.ismodule(inspect.getattr_static(thing, name)))
+} | {*CONTRACT}
 
 
 def check_file(path: Path) -> None:
@@ -73,23 +42,24 @@ def check_file(path: Path) -> None:
     tree, n_lines = _parsed(path)
     if n_lines > MOST_LINES:
         raise RunFailed(f"{path.name}: has {n_lines} lines, and {MOST_LINES} are the most")
-    own = _own_names(tree) - _INSIDE
+    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {ast.unparse(node.target) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
     for node in ast.walk(tree):
-        for what in _wrong(node, own):
+        for what in _wrong(node, KNOWN | own - _INSIDE):
             raise RunFailed(f"{path.name}, line {getattr(node, 'lineno', 1)}: {what}")
 
 
 def options_in(path: Path) -> dict[str, str]:
-    """Return the OPTIONS of a file: of each cluster the options as on a command line. Raises UsageError."""
+    """Return the OPTIONS of a file: those of the command line, on each cluster. Raises UsageError."""
     for node in _parsed(path)[0].body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["OPTIONS"]:
-            try:
-                found = ast.literal_eval(node.value)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict) or not all(isinstance(part, str) for pair in found.items() for part in pair):
-                raise UsageError(f"{path.name}: OPTIONS must be texts by cluster, such as {{'slow': '--lr 0.01'}}")
-            return found
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OPTIONS":
+            found = ast.literal_eval(node.value) if isinstance(node.value, ast.Constant | ast.Dict) else None
+            found = dict.fromkeys(CLUSTERS, found) if isinstance(found, str) else found
+            if isinstance(found, dict) and found.keys() <= CLUSTERS.keys() and {*map(type, found.values())} <= {str}:
+                return found
+            places = ", ".join(CLUSTERS)
+            raise UsageError(f"{path.name}: OPTIONS must be a text, such as '--lr 0.01', or a dict of one for {places}")
     return {}
 
 
@@ -97,60 +67,40 @@ def _parsed(path: Path) -> tuple[ast.Module, int]:
     try:
         text = path.read_text(encoding="utf-8")
         return ast.parse(text), len(text.splitlines())
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise UsageError(f"{path}: {one_line(error)}; correct it") from error
 
 
-def _own_names(tree: ast.Module) -> set[str]:
-    """Return the names that the file defines: functions, and what it assigns to self, or declares in a class."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-    return found
-
-
-def _wrong(node: ast.AST, own: set[str]) -> Iterator[str]:
+def _wrong(node: ast.AST, known: set[str]) -> Iterator[str]:
     """Yield what is wrong with a node."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.name not in MODULES:
-                yield f"imports {alias.name}; of this project it may import names: from strategies import ..."
+                yield f"imports {alias.name}; it may import {', '.join(MODULES)}; from others, names only"
     elif isinstance(node, ast.ImportFrom):
-        yield from _wrong_import(node)
+        module = "." * node.level + (node.module or "")
+        if module not in MODULES and not f"{module}.".startswith(tuple(f"{one}." for one in OF_PROJECT)):
+            yield f"imports {module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
+            return
+        for alias in node.names:
+            value = getattr(importlib.import_module(module), alias.name, None)
+            if alias.name.startswith(_NO_NAMES) or not (
+                inspect.isclass(value) or callable(value) or is_constant(value)
+            ):
+                yield f"imports {alias.name} from {module}; it may import classes, functions and constants"
     elif isinstance(node, ast.Global):
         yield "has a global statement; ranks share nothing but messages"
-    elif isinstance(node, ast.Name) and node.id in _CALLS:
+    elif isinstance(node, ast.Name) and (node.id in _NO_CALLS or node.id.startswith("__")):
         yield f"uses {node.id}, which no strategy needs"
     elif isinstance(node, ast.Attribute):
-        of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        of_self = isinstance(node.value, ast.Name) and node.value.id == "self" and not node.attr.startswith("__")
         of_super = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"
-        if isinstance(node.ctx, ast.Store | ast.Del) and not of_self:
+        if not isinstance(node.ctx, ast.Load) and not of_self:
             yield f"assigns to {ast.unparse(node)}; assign to attributes of self only"
-        elif node.attr.startswith("__" if of_self else "_") and not of_super:
-            yield f"uses {ast.unparse(node)}, which no strategy needs"
-        elif not (of_self or of_super) and node.attr not in KNOWN | own:
+        elif not (of_self or of_super) and (node.attr not in known or node.attr.startswith("_")):
             yield f"uses {ast.unparse(node)}, which is no part of the contract in CONTRIBUTING.md"
 
 
-def _wrong_import(node: ast.ImportFrom) -> Iterator[str]:
-    module = node.module or ""
-    project = node.level == 0 and any(module == one or module.startswith(f"{one}.") for one in OF_PROJECT)
-    if not project and (node.level or module not in (*MODULES, "torch.nn")):
-        yield f"imports {'.' * node.level}{module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
-        return
-    for alias in node.names:
-        try:
-            value = getattr(importlib.import_module(module), alias.name)
-        except (ImportError, AttributeError):
-            yield f"imports {alias.name}, which {module} has not"
-            continue
-        nn = module.startswith("torch") and alias.name in ("nn", "functional")
-        if not nn and (inspect.ismodule(value) or isinstance(value, dict | list | set | Tensor)):
-            yield f"imports {alias.name} of {module}; it may import classes and functions"
-        if module == "torch" and not nn and alias.name not in KNOWN:
-            yield f"imports {alias.name} of torch, which no strategy needs"
+def is_constant(value: object) -> bool:
+    """Return whether nothing can be written into it, or it is the module torch.nn or its functions."""
+    return isinstance(value, str | int | float | tuple | frozenset | torch.dtype) or value in (torch.nn, F)

@@ -71,22 +71,23 @@ def compared(facts: Facts, entries: Mapping[str, Facts]) -> str:
     return "\n".join(lines)
 
 
-def table(folder: Path, page: Path) -> str:
-    """Return the table of all entries for a page, the best on the first cluster first, each best in bold."""
+def table(folder: Path, docs: Path) -> str:
+    """Return the table of all entries for a page in `docs`, by their scores on the first cluster, the best in bold."""
     entries = load(folder)
     if not entries:
-        return ""
+        return "There is no entry yet."
     places = list(next(iter(entries.values()))["clusters"])
-    bests = [best(entries, place) for place in places]
+    bests = [min(fmean(scores(facts, place)) for facts in entries.values()) for place in places]
     rows = ["| entry, lines | " + " | ".join(places) + " | MB |", "|---" * (len(places) + 2) + "|"]
     for name, facts in sorted(entries.items(), key=lambda pair: fmean(scores(pair[1], places[0]))):
-        cells = []
-        for place, top in zip(places, bests, strict=True):
-            mark = "**" * (top is not None and scores(facts, place) == scores(top, place))
-            cells.append(f"{mark}{shown(scores(facts, place))}{mark}")
-        file, shows = (os.path.relpath(path, page.parent) for path in (facts["file"], folder / file_name(name, "html")))
-        megabytes = "/".join(f"{fmean(facts['clusters'][place]['bytes']) / 1e6:.2g}" for place in places)
-        rows.append(f"| [`{name}`]({file}),{facts['lines']} | {' | '.join(cells)} | [{megabytes}]({shows}) |")
+        found = [scores(facts, place) for place in places]
+        cells = [
+            f"**{shown(one)}**" if fmean(one) == best else shown(one) for one, best in zip(found, bests, strict=True)
+        ]
+        megabytes = "/".join(f"{fmean(facts['clusters'][place]['bytes']) / 1e6:.3g}" for place in places)
+        file, page = docs.parent / facts["file"], folder / file_name(name, "html")
+        links = [os.path.relpath(path, docs) for path in (file, page)]
+        rows.append(f"| [`{name}`]({links[0]}),{facts['lines']} | {' | '.join(cells)} | [{megabytes}]({links[1]}) |")
     return "\n".join(rows)
 
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ def workers(processes: int = PROCESSES) -> Iterator[Executor]:
     """Yield processes that run the game, each on one thread; when the block ends, they end, whatever they do."""
     with environment(OMP_NUM_THREADS="1"):
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=die_with_parent)
+        pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_begin)
         try:
             yield pool
         except KeyboardInterrupt:
@@ -69,6 +70,11 @@ def workers(processes: int = PROCESSES) -> Iterator[Executor]:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    die_with_parent()
+    tqdm.set_lock(threading.RLock())  # else each bar makes a semaphore, which who is killed does not remove
 
 
 def in_parallel(pool: Executor, tasks: Mapping[Any, tuple[Callable[..., Any], Any]], what: str) -> dict[Any, Any]:

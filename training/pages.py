@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compression import CODECS, KINDS
 from records.known import CATALOGUE
+from records.scoreboard import table
 from strategies import GROUPS, Strategy
 from strategies.common.forms import describe
 
@@ -113,9 +114,14 @@ def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str
 
 
 def written() -> dict[Path, str]:
-    """Return every file that is made from the classes, with the text that it should have."""
+    """Return every file that is made from the classes and from kept results, with the text that it should have."""
     codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
-    blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs)}
+    board = table(PROJECT / "results" / "scoreboard", PROJECT / "docs")
+    blocks = {
+        "strategies.md": ("strategies", strategies_markdown()),
+        "compression.md": ("codecs", codecs),
+        "scoreboard.md": ("scoreboard", board),
+    }
     texts = {CATALOGUE: catalogue() + "\n"}
     for page, (name, block) in blocks.items():
         path = PROJECT / "docs" / page

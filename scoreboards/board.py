@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,6 +29,10 @@ from scoreboards.entry import Entry
 from scoreboards.game import Played
 
 PROCESSES = 2
+KERNELS = {
+    "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41",
+}  # fmt: skip
+"""Variables by which torch, MKL and oneDNN add in the same order on every x86 processor."""
 _UNPACKED = """<!DOCTYPE html>
 <meta charset="utf-8"><title>{title}</title>
 <script>
@@ -59,7 +62,7 @@ RECORD, TRIAL = Scale(), Scale(seeds=2, share=0.4)
 @contextmanager
 def workers(processes: int = PROCESSES) -> Iterator[Executor]:
     """Yield processes that run the game, each on one thread; when the block ends, they end, whatever they do."""
-    with environment(OMP_NUM_THREADS="1"):
+    with environment(**KERNELS):
         spawn = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_begin)
         try:
@@ -138,7 +141,7 @@ def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str,
     facts = {
         "entry": entry.name, "file": name_of(entry.file), "lines": len(lines), "game": described(),
         "clusters": clusters,
-        "machine": machine() | {"capability": torch.backends.cpu.get_cpu_capability()}, "git_commit": git_commit(),
+        "machine": machine(), "kernels": KERNELS, "git_commit": git_commit(),
     }  # fmt: skip
     return facts, next(played.page for played in found.values() if played.page)
 

@@ -9,6 +9,7 @@ import multiprocessing
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,8 @@ def in_parallel(pool: Executor, tasks: Mapping[Any, tuple[Callable[..., Any], An
     try:
         for future in tqdm(as_completed(futures), total=len(futures), unit="run", desc=what, leave=False):
             found[futures[future]] = future.result()
+    except BrokenProcessPool as error:
+        raise RunFailed(f"{what}: a process that computed died; if memory ran out, end other programs") from error
     finally:
         for future in futures:
             future.cancel()

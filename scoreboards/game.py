@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from records import page
-from records.errors import RunFailed, UsageError
+from records.errors import RunFailed, UsageError, one_line
 from records.finished import load
 from scoreboards.clusters import CLUSTERS, COMPUTE, RANKS
 from scoreboards.entry import Apart, Entry
@@ -84,8 +84,7 @@ class Meter:
     time: VirtualTime = field(init=False)
     computed: int = 0
     charged: float = 0.0
-    seconds: float = 0.0
-    nbytes: int = 0
+    played: Played | None = None
 
     def __call__(self, rank: int, phase: str, part: float) -> float:
         """Return the seconds of a phase of one step, `part` of it being done. Raises RunFailed after the limit."""
@@ -95,13 +94,14 @@ class Meter:
         return self.phases(rank, phase, part)
 
     def note(self, model: nn.Module, _: object) -> None:
-        """Count a pass of the training; in the evaluation, which is the last thing, note the time and the bytes."""
+        """Count a pass of the training; in the evaluation, which is the last thing, take down what the run has left."""
         ranks = self.time.ranks
         if model.training:
             self.computed += 1
         elif ranks is not None and ranks.transports:
-            self.seconds = ranks.transports[0].now()
-            self.nbytes = round(sum(card.nbytes for card in self.time.network.sends))
+            parameters = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            nbytes = round(sum(card.nbytes for card in self.time.network.sends))
+            self.played = Played(parameters, ranks.transports[0].now(), nbytes)
 
 
 _meter: Meter | None = None
@@ -122,7 +122,7 @@ def play(
     with tempfile.TemporaryDirectory() as folder:
         options = dataclasses.replace(
             options, seed=seed, train_size=steps * BATCH * options.roles.count("worker"), results_dir=folder,
-            run_name=f"{entry.name}-{place}".replace(":", "."), save=f"{folder}/model.pt", events=show,
+            run_name=f"{entry.name}-{place}".replace(":", "."), events=show,
         )  # fmt: skip
         phases = machines.given_seconds(dict)
         assert phases is not None
@@ -135,8 +135,8 @@ def play(
             launcher = dataclasses.replace(launcher, launch=lambda job: time.run(entry.for_each(job)))
         try:
             run(options, quiet=True, launcher=launcher)
-        except RunFailed as error:
-            raise RunFailed(f"{entry.name}, {place}, seed {seed}: {error}") from error
+        except (RunFailed, SystemExit) as error:
+            raise RunFailed(f"{entry.name}, {place}, seed {seed}: {one_line(error)}") from error
         finally:
             _meter = None
         if meter.computed > round(meter.charged):
@@ -145,7 +145,8 @@ def play(
                 "took time; compute only in those of the training loop"
             )
         made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
-        return Played(torch.load(f"{folder}/model.pt", weights_only=True), meter.seconds, meter.nbytes, made)
+        assert meter.played is not None
+        return dataclasses.replace(meter.played, page=made)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ They find mistakes and plain tricks, and are no sandbox: who adds a record to th
 import ast
 import importlib
 import inspect
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,21 +18,21 @@ from torch import Tensor
 from records.errors import RunFailed, UsageError, one_line
 from scoreboards.clusters import CLUSTERS
 
-MOST_LINES = 150
+MOST_LINES, MOST_CHARACTERS = 150, 120
 MODULES = ("collections", "collections.abc", "dataclasses", "math", "torch", "torch.nn.functional", "typing")
 OF_PROJECT = ("strategies", "compression", "transports.inbox", "transports.messages", "records.errors")
 CONTRACT = """
     allocate b barrier blocks collect decode descent device done encode free g is_watched isend layout messages meters n
-    n_ranks names nn object on_gradient parts peers rank rate recorder recv release replica samples sizes slices src
-    step steps_per_epoch tag tensor transport until version wait workers world_size x
+    n_ranks names nn object on_gradient optim param_groups parts peers rank rate recorder recv release replica samples
+    sizes slices src state step steps_per_epoch tag tensor transport until version wait workers world_size x zero_grad
 """.split()
 """The names that CONTRIBUTING.md has for a strategy, beside those of tensors and of Python's containers."""
 _NO_CALLS = "eval exec compile open input globals locals vars getattr setattr delattr breakpoint memoryview".split()
 _NO_NAMES = ("_", "set_", "register_", "save", "load", "from_file", "share_memory", "data_ptr", "manual_seed", "numpy")
-_INSIDE = {"ranks", "world", "network", "coroutine", "clock", "inbox", "module", "transports", "time_passes"}
+_INSIDE = {"model", "ranks", "world", "network", "coroutine", "clock", "inbox", "module", "transports", "time_passes"}
 KNOWN = {
     name
-    for thing in (torch, Tensor, F, importlib.import_module("math"), dict, list, set, str, deque, Counter, defaultdict)
+    for thing in (torch, torch.nn, torch.optim, Tensor, F, math, dict, list, set, str, deque, Counter, defaultdict)
     for name in dir(thing)
     if not (name.startswith(_NO_NAMES) or inspect.ismodule(inspect.getattr_static(thing, name)))
 } | {*CONTRACT}
@@ -39,9 +40,9 @@ KNOWN = {
 
 def check_file(path: Path) -> None:
     """Check the rules. Raises RunFailed with the line that breaks one, UsageError if it cannot be read."""
-    tree, n_lines = _parsed(path)
-    if n_lines > MOST_LINES:
-        raise RunFailed(f"{path.name}: has {n_lines} lines, and {MOST_LINES} are the most")
+    tree, lines = _parsed(path)
+    if len(lines) > MOST_LINES or max(map(len, lines), default=0) > MOST_CHARACTERS:
+        raise RunFailed(f"{path.name}: must have at most {MOST_LINES} lines of {MOST_CHARACTERS} characters")
     own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     own |= {ast.unparse(node.target) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
@@ -63,10 +64,10 @@ def options_in(path: Path) -> dict[str, str]:
     return {}
 
 
-def _parsed(path: Path) -> tuple[ast.Module, int]:
+def _parsed(path: Path) -> tuple[ast.Module, list[str]]:
     try:
         text = path.read_text(encoding="utf-8")
-        return ast.parse(text), len(text.splitlines())
+        return ast.parse(text), text.splitlines()
     except (OSError, SyntaxError, ValueError) as error:
         raise UsageError(f"{path}: {one_line(error)}; correct it") from error
 
@@ -95,7 +96,7 @@ def _wrong(node: ast.AST, known: set[str]) -> Iterator[str]:
     elif isinstance(node, ast.Attribute):
         of_self = isinstance(node.value, ast.Name) and node.value.id == "self" and not node.attr.startswith("__")
         of_super = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"
-        if not isinstance(node.ctx, ast.Load) and not of_self:
+        if not isinstance(node.ctx, ast.Load) and not of_self and node.attr != "grad":
             yield f"assigns to {ast.unparse(node)}; assign to attributes of self only"
         elif not (of_self or of_super) and (node.attr not in known or node.attr.startswith("_")):
             yield f"uses {ast.unparse(node)}, which is no part of the contract in CONTRIBUTING.md"

@@ -138,6 +138,23 @@ def test_what_is_wrong_in_a_file_is_said(said: Any, tmp_path: Path) -> None:
     assert "x.json: is no entry of the scoreboard" in text
 
 
+def test_a_process_that_dies_ends_it_with_one_line() -> None:
+    with board.workers(1) as pool, pytest.raises(RunFailed, match="moon: a process that computed died"):
+        board.in_parallel(pool, {"moon": (os._exit, (1,))}, "moon")
+
+
+@pytest.mark.parametrize(
+    "does", ["raise SystemExit(0)", "self.transport.recv(0, 'never')", "self.replica.x.fill_(1 / 0)"]
+)
+def test_what_goes_wrong_in_a_run_is_one_line(does: str, said: Any, tmp_path: Path) -> None:
+    text = SHARING.replace("Sharing", "Wrong").replace("KEPT.append(self.replica.x)", does)
+    name = f"wrong_{len(does)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    code, says = said(f"{name}:Wrong", "--trial")
+    assert code == 1, says
+    assert f"error: {name}:Wrong, " in says.splitlines()[-1]
+
+
 def test_a_record_needs_a_small_p() -> None:
     old = [4.0 + seed / 100 for seed in range(10)]
     assert records.p_value([score - 0.001 for score in old], old) == 1 / 1024

@@ -96,7 +96,9 @@ def entered(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> entry.E
         ("self.__dict__['x'] = 1", "uses self.__dict__"),
         ("torch.save(self.replica.x, 'x')", "uses torch.save"),
         ("self.transport._allocated", "uses self.transport._allocated"),
-        ("pass\n" + "#\n" * 150, "lines, and 150 are the most"),
+        ("pass\n" + "#\n" * 150, "must have at most 150 lines of 120 characters"),
+        ("learned = '" + 120 * "x" + "'", "must have at most 150 lines of 120 characters"),
+        ("self.replica.model(torch.zeros(8, 32))\n\n    def model(self):\n        pass", "uses self.replica.model"),
     ],
 )  # fmt: skip
 def test_a_file_that_breaks_a_rule_is_refused_before_it_is_imported(
@@ -151,6 +153,16 @@ def test_passes_that_take_no_time_are_found(tmp_path: Path, monkeypatch: pytest.
     made = entered(text, tmp_path, monkeypatch)
     with pytest.raises(RunFailed, match="computed 64 forward passes, of which 32 took time"):
         game.play(made, "fast", 0, 4, 100)
+
+
+def test_what_is_done_after_the_end_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = "\n    def model(self) -> torch.Tensor:\n        {}\n        return self.replica.x\n"
+    text = STEP.format("pass") + model
+    zero = text.format("self.calls = getattr(self, 'calls', 0) + 1; self.replica.x.mul_(self.calls < 2)")
+    monkeypatch.setattr(entry, "check_file", lambda path: None)
+    assert bits(entered(zero, tmp_path, monkeypatch), True) == bits(
+        entered(text.format(""), tmp_path, monkeypatch), True
+    )
 
 
 def test_a_run_does_not_go_on_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,8 @@ def play(
         try:
             run(options, quiet=True, launcher=launcher)
         except (RunFailed, SystemExit) as error:
-            raise RunFailed(f"{entry.name}, {place}, seed {seed}: {one_line(error)}") from error
+            says = error if isinstance(error, RunFailed) else one_line(error)
+            raise RunFailed(f"{entry.name}, {place}, seed {seed}: {says}") from error
         finally:
             _meter = None
         if meter.computed > round(meter.charged):

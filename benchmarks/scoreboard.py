@@ -17,7 +17,7 @@ from tyro.conf import Positional
 
 from experiments.measured import ROOT
 from records import scoreboard
-from records.errors import RunFailed
+from records.errors import RunFailed, UsageError
 from scoreboards import board, game
 from scoreboards.clusters import CLUSTERS
 from scoreboards.entry import ENTRIES, Entry, find
@@ -53,11 +53,11 @@ def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
     base, rates = SGD if name in TAKE_SGD else ADAM
     values = {(place, value): find(name, {place: f"{base} --lr {rates[0]} {value}".strip()})
               for place in CLUSTERS for value in VALUES.get(name, ("",))}  # fmt: skip
-    fits = {key: (game.fit, (entry, key[0], CLUSTERS[key[0]].budget)) for key, entry in values.items()}
+    fits = {key: (_fit, (entry, key[0])) for key, entry in values.items()}
     steps = board.in_parallel(pool, fits, f"{name}: steps")
     tasks = {}
-    for (place, value), n in steps.items():
-        for rate in rates:
+    for place, value in values:
+        for rate in rates if (n := steps[place, value]) else ():
             options = f"{base} --lr {rate} {value}".strip()
             tasks[place, options] = _score, (find(name, {place: options}), place, n)
     found = board.in_parallel(pool, tasks, f"{name}: tuning")
@@ -67,6 +67,14 @@ def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
         for place, of in tried.items()
     }
     return replace(find(name), options=chosen), tried
+
+
+def _fit(entry: Entry, place: str) -> int | None:
+    """Return how many steps fit; None if fewer do than the options need."""
+    try:
+        return game.fit(entry, place, CLUSTERS[place].budget)
+    except UsageError:
+        return None
 
 
 def _score(entry: Entry, place: str, steps: int) -> float | None:

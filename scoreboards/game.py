@@ -180,7 +180,7 @@ def options_of(name: str, text: str, place: str) -> Options:
 def fit(entry: Entry, place: str, budget: float) -> int:
     """Return how many steps end within a budget: they take 98 % of it, or one more does not. Raises RunFailed."""
     fits, too_many = 0, round(budget / COMPUTE) + 1
-    steps = min(10, too_many - 1)
+    steps = min(20, too_many - 1)
     for _ in range(_MOST_TRIES):
         try:
             seconds = play(entry, place, 0, steps, 2 * budget).seconds

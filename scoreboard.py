@@ -78,6 +78,8 @@ def _verify(options: ScoreboardOptions) -> None:
     if options.trial:
         raise UsageError("--trial: --verify makes the runs that are kept; leave one out")
     kept = scoreboard.load(Path(options.results_dir))
+    if not kept:
+        raise UsageError(f"--results_dir {options.results_dir}: holds no entry; enter one, or give another folder")
     if options.entry is not None and options.entry not in kept:
         raise unknown("--verify", options.entry, kept)
     failed = []

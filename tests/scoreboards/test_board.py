@@ -64,7 +64,7 @@ def said(pool: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     monkeypatch.setattr(board, "workers", workers)
     monkeypatch.setattr(board, "TRIAL", SMALL)
     monkeypatch.setattr(board, "RECORD", SMALL)
-    return lambda *given: said_by(lambda: scoreboard.main([*given, "--results_dir=kept"]))
+    return lambda *given: said_by(lambda: scoreboard.main(["--results_dir=kept", *given]))
 
 
 def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, tmp_path: Path) -> None:
@@ -113,7 +113,8 @@ def test_who_ends_after_the_budget_is_refused(pool: Executor) -> None:
         (("ring_all_reduce",), "must be yourmodule:YourClass"),
         (("absent:Mine",), "there is no absent.py in the current directory"),
         (("torch:Mine",), "there is no torch.py"),
-        (("--verify", "ring"), "--verify ring: unknown"),
+        (("--verify", "ring"), "--results_dir kept: holds no entry"),
+        (("--verify", "ring", f"--results_dir={ROOT / 'results' / 'scoreboard'}"), "--verify ring: unknown"),
         (("--verify", "--trial"), "--trial: --verify makes the runs that are kept"),
         (("growing:Growing", "--seeds", "3"), "--seeds: there is no such option"),
     ],

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "training": ("launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records"),
     "virtual_time": ("training", "launchers", "strategies", "workloads", "compression", "transports", "records"),
     "every_order": ("training", "launchers", "strategies", "workloads", "transports", "records"),
+    "scoreboards": ("virtual_time", "training", "launchers", "strategies", "workloads", "transports", "records"),
     "torch_scripts": ("every_order", "virtual_time", "training", "launchers", "strategies", "transports", "records"),
 }
 ROOMS = tuple(MAY_IMPORT)

@@ -15,6 +15,7 @@ from typing import Any
 
 from compression import CODECS, KINDS
 from records.known import CATALOGUE
+from records.scoreboard import table
 from strategies import GROUPS, Strategy
 from strategies.common.forms import describe
 
@@ -143,7 +144,12 @@ def with_link(path: Path) -> str:
 def written() -> dict[Path, str]:
     """Return every file of which something is made, with the text that it should have."""
     codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
-    blocks = {"strategies.md": ("strategies", strategies_markdown()), "compression.md": ("codecs", codecs)}
+    board = table(PROJECT / "results" / "scoreboard", PROJECT / "docs")
+    blocks = {
+        "strategies.md": ("strategies", strategies_markdown()),
+        "compression.md": ("codecs", codecs),
+        "scoreboard.md": ("scoreboard", board),
+    }
     texts = {CATALOGUE: catalogue() + "\n"}
     for page, (name, block) in blocks.items():
         path = PROJECT / "docs" / page

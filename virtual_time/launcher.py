@@ -46,6 +46,7 @@ class VirtualTime:
     compute: bool = True  # whether the ranks draw random numbers and compute gradients; else they are switched faster
     cores: int | None = None  # of one machine, on which all ranks run; None: each has a machine of its own
     copying: float = 0.0  # seconds a byte that a message takes of these: see `Cores`
+    member: type[Simulated] = Simulated  # of which each rank is one
     world: World | None = field(default=None, init=False)
     ranks: Ranks | None = field(default=None, init=False)
 
@@ -96,7 +97,7 @@ class VirtualTime:
 
         def be(rank: int, life: int) -> None:
             setup = set_up(job, rank)
-            transport = Simulated(ranks, rank, setup.device, setup.recorder, rejoined=life > 0)
+            transport = self.member(ranks, rank, setup.device, setup.recorder, rejoined=life > 0)
             if life == 0 and rank in deaths:
                 transport.dies_at = deaths[rank].time
                 world.at(transport.dies_at, transport.die)

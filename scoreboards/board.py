@@ -1,0 +1,201 @@
+"""How an entry is made: all its runs, on processes; what is kept of them; and whether they come out again."""
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from launchers.environment import die_with_parent, environment
+from records.atomic import write_together
+from records.errors import RunFailed, UsageError
+from records.machine import git_commit, machine, name_of
+from records.scoreboard import file_name
+from scoreboards import game
+from scoreboards.clusters import CLUSTERS, COMPUTE, RANKS
+from scoreboards.entry import Entry
+from scoreboards.game import Played
+
+PROCESSES = 2
+KERNELS = {
+    "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41",
+}  # fmt: skip
+"""Variables by which torch, MKL and oneDNN add in the same order on every x86 processor."""
+_UNPACKED = """<!DOCTYPE html>
+<meta charset="utf-8"><title>{title}</title>
+<script>
+(async () => {{
+  const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const text = await new Response(stream).text();
+  document.open();
+  document.write(text);
+  document.close();
+}})();
+</script>
+"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many seeds there are, and which share of each budget; a record has all."""
+
+    seeds: int = 10
+    share: float = 1.0
+
+
+RECORD, TRIAL = Scale(), Scale(seeds=2, share=0.4)
+
+
+@contextmanager
+def workers(processes: int = PROCESSES) -> Iterator[Executor]:
+    """Yield processes that run the game, each on one thread; when the block ends, they end, whatever they do."""
+    with environment(**KERNELS):
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(processes, mp_context=spawn, initializer=_begin)
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    die_with_parent()
+    tqdm.set_lock(threading.RLock())  # else each bar makes a semaphore, which who is killed does not remove
+
+
+def in_parallel(pool: Executor, tasks: Mapping[Any, tuple[Callable[..., Any], Any]], what: str) -> dict[Any, Any]:
+    """Return what each of some calls, a function and its arguments, gives. Raises what the first raises that fails."""
+    futures: dict[Future[Any], Any] = {
+        pool.submit(function, *arguments): key for key, (function, arguments) in tasks.items()
+    }
+    found = {}
+    try:
+        for future in tqdm(as_completed(futures), total=len(futures), unit="run", desc=what, leave=False):
+            found[futures[future]] = future.result()
+    except BrokenProcessPool as error:
+        raise RunFailed(f"{what}: a process that computed died; if memory ran out, end other programs") from error
+    finally:
+        for future in futures:
+            future.cancel()
+    return found
+
+
+def play_all(entry: Entry, steps: Mapping[str, int], scale: Scale, pool: Executor) -> dict[Any, Played]:
+    """Return all runs of an entry, by cluster and seed. Raises UsageError, RunFailed if one ends too late."""
+    tasks: dict[Any, Any] = {}
+    for place, n in steps.items():
+        limit = 2 * CLUSTERS[place].budget
+        for seed in range(scale.seeds):
+            show = seed == 0 and place == next(iter(CLUSTERS))
+            tasks[place, seed] = game.play, (entry, place, seed, n, limit, True, show)
+        if entry.is_own:
+            tasks[place, "shared"] = game.play, (entry, place, 0, n, limit, False)
+    found = in_parallel(pool, tasks, entry.name)
+    for (place, seed), played in found.items():
+        if seed == "shared" and digest(played.parameters) != digest(found[place, 0].parameters):
+            raise RunFailed(
+                f"{entry.name}, {place}: its ranks share what no message carries: with a module for each rank, and "
+                "messages that are copied, the parameters are others; send it by self.transport"
+            )
+        if played.seconds > (budget := CLUSTERS[place].budget * scale.share):
+            raise RunFailed(
+                f"{entry.name}, {place}, seed {seed}: ended at {played.seconds:g} virtual s, after the {budget:g} of "
+                "the budget; make its steps take the same time with every seed"
+            )
+    return {key: played for key, played in found.items() if key[1] != "shared"}
+
+
+def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str, Any], str]:
+    """Return what is to be kept of an entry, and the page of a run. Raises UsageError, RunFailed if it is refused."""
+    budgets = {place: cluster.budget * scale.share for place, cluster in CLUSTERS.items()}
+    tasks = {place: (game.fit, (entry, place, budget)) for place, budget in budgets.items()}
+    steps = in_parallel(pool, tasks, f"{entry.name}: steps")
+    found = play_all(entry, {place: steps[place] for place in CLUSTERS}, scale, pool)
+    clusters = {}
+    for place in CLUSTERS:
+        runs = [found[place, seed] for seed in range(scale.seeds)]
+        clusters[place] = {
+            "options": entry.options.get(place, ""),
+            "steps": steps[place],
+            "scores": [round(game.score(played.parameters), 6) for played in runs],
+            "hashes": [digest(played.parameters) for played in runs],
+            "seconds": [round(played.seconds, 9) for played in runs],
+            "bytes": [played.nbytes for played in runs],
+        }
+    lines = Path(entry.file).read_text(encoding="utf-8").splitlines()
+    facts = {
+        "entry": entry.name, "file": name_of(entry.file), "lines": len(lines), "game": described(),
+        "clusters": clusters,
+        "machine": machine(), "kernels": KERNELS, "git_commit": git_commit(),
+    }  # fmt: skip
+    return facts, next(played.page for played in found.values() if played.page)
+
+
+def described() -> dict[str, Any]:
+    """Return the game, as it is kept: an entry of another is not compared."""
+    clusters = {place: dataclasses.asdict(cluster) for place, cluster in CLUSTERS.items()}
+    sizes = {"ranks": RANKS, "batch_size": game.BATCH, "context": game.CONTEXT, "compute": COMPUTE}
+    return {**sizes, "model": game.SIZE, "clusters": clusters}
+
+
+def keep(facts: Mapping[str, Any], page: str, folder: Path) -> list[Path]:
+    """Write what is kept of an entry, both files or none."""
+    paths = [folder / file_name(str(facts["entry"]), kind) for kind in ("json", "html")]
+    packed = base64.b64encode(gzip.compress(page.encode(), 9, mtime=0)).decode("ascii")
+    texts = json.dumps(facts, indent=1) + "\n", _UNPACKED.format(title=facts["entry"], packed=packed)
+    with write_together(paths) as temporaries:
+        for temporary, text in zip(temporaries, texts, strict=True):
+            temporary.write_text(text, encoding="utf-8")
+    return paths
+
+
+def verify(entry: Entry, facts: Mapping[str, Any], pool: Executor) -> str:
+    """Make a kept entry again; return what is the same. Raises RunFailed if a score leaves the kept spread."""
+    if facts["game"] != described():
+        raise UsageError(f"{entry.name}: was made with other clusters or sizes; enter it again")
+    kept = facts["clusters"]
+    options = {place: of["options"] for place, of in kept.items()}
+    scale = Scale(seeds=len(next(iter(kept.values()))["scores"]))
+    steps = {place: of["steps"] for place, of in kept.items()}
+    found = play_all(dataclasses.replace(entry, options=options), steps, scale, pool)
+    lines, outside = [], []
+    for place, of in kept.items():
+        runs = [found[place, seed] for seed in range(scale.seeds)]
+        others = [seed for seed, one in enumerate(runs) if digest(one.parameters) != of["hashes"][seed]]
+        line = f"{entry.name}, {place}: {scale.seeds - len(others)} of {scale.seeds} runs have the same bits"
+        if others:
+            mean = fmean(game.score(one.parameters) for one in runs)
+            is_within = abs(mean - fmean(of["scores"])) <= stdev(of["scores"])
+            outside += [] if is_within else [place]
+            line += f", not those of seeds {', '.join(map(str, others))}; mean {mean:.4f}, kept "
+            line += f"{fmean(of['scores']):.4f} ± {stdev(of['scores']):.4f}: {'within' if is_within else 'outside'}"
+        lines.append(line)
+    if outside:
+        raise RunFailed("\n".join([*lines, f"{entry.name}: outside of its spread on {', '.join(outside)}"]))
+    return "\n".join(lines)
+
+
+def digest(parameters: Mapping[str, Tensor]) -> str:
+    """Return a hash of the bits of all parameters."""
+    hashed = hashlib.sha256()
+    for name in sorted(parameters):
+        hashed.update(parameters[name].numpy().tobytes())
+    return hashed.hexdigest()[:16]

@@ -24,8 +24,9 @@ from scoreboards.entry import ENTRIES, Entry, find
 from training.command_line import guarded, parse
 
 FOLDER, SEED = ROOT / "results" / "scoreboard", 100
-ADAM, SGD = ("--optimizer adam --momentum 0.9", (0.003, 0.01, 0.03)), ("--optimizer sgd", (0.03, 0.1, 0.3))
-TAKE_SGD = ("dgs", "demo")
+RATES = (0.004, 0.008, 0.016)
+ADAM = "--optimizer adam --momentum 0.9", RATES
+OTHERS = {"dgs": ("--optimizer sgd", (0.03, 0.1, 0.3)), "demo": ("--optimizer sgd --momentum 0", RATES)}
 _LOCAL = "--local_steps 4", "--local_steps 16"
 VALUES = {
     "local_sgd": _LOCAL, "streaming_diloco": _LOCAL, "des_loc": _LOCAL, "noloco": _LOCAL, "decoupled_diloco": _LOCAL,
@@ -50,7 +51,7 @@ class All:
 
 def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
     """Return the entry with the best options on each cluster, and the score of each that was tried; None: no number."""
-    base, rates = SGD if name in TAKE_SGD else ADAM
+    base, rates = OTHERS.get(name, ADAM)
     values = {(place, value): find(name, {place: f"{base} --lr {rates[0]} {value}".strip()})
               for place in CLUSTERS for value in VALUES.get(name, ("",))}  # fmt: skip
     fits = {key: (_fit, (entry, key[0])) for key, entry in values.items()}

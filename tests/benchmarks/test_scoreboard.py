@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.scoreboard import ADAM, SGD, TAKE_SGD, VALUES
+from benchmarks.scoreboard import ADAM, OTHERS, VALUES
 from scoreboards import game
 from scoreboards.entry import ENTRIES, find
 
@@ -11,7 +11,7 @@ from scoreboards.entry import ENTRIES, find
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_strategy_takes_the_options_of_its_grid(name: str) -> None:
     assert {*VALUES} <= {*ENTRIES}
-    base, rates = SGD if name in TAKE_SGD else ADAM
+    base, rates = OTHERS.get(name, ADAM)
     for value in VALUES.get(name, ("",)):
         entry = find(name, {"fast": f"{base} --lr {rates[0]} {value}"})
         assert 0 < game.play(entry, "fast", 0, 20, 5.0).seconds < 5

@@ -65,7 +65,7 @@ class Failures(Lab):
             clusters = ((10, 4), (20, 16), (40, 64), (60, 256), (90, 1024))
             asked = [(save_s, save_s * N * chance.uniform(200, 2000), N) for save_s, N in clusters]
             return [{"x": x, "c": c[0], "asked": torch.tensor(asked, dtype=torch.float64)}]
-        paces = [[chance.uniform(9e-3, 11e-3) * chance.choice([1] * 9 + [5]) for _ in range(LAST)] for _ in c]
+        paces = [[chance.uniform(9e-3, 11e-3) for _ in range(LAST)] for _ in c]
         paces[1] = [35e-3] * (START + 1) + [4e-3] * STEPS  # first late by steps, then in time
         workers = [{"x": x, "c": c[k], "paces": torch.tensor(paces[k])} for k in range(1, case.n)]
         return [{"x": x, "c": c}, *workers]

@@ -108,7 +108,7 @@ class Failures(Lab):
 
 
 def goodput(interval_s: float, save_s: float, between_s: float) -> float:
-    """Return the part of the time that trains for good, if failures come at any time, `between_s` seconds on average."""
+    """Return the part of the time that trains for good, if failures come at any time, on average every `between_s`."""
     done = exp(-(interval_s + save_s) / between_s)  # the part of the intervals that come to their end
     return interval_s / between_s * done / (1 - done)
 

@@ -128,7 +128,9 @@ class Game:
         if lost.what:
             why = lost.why if lost.rank == ANY else "which has returned without sending it"
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
-        return self._explain_unread(next(one for one in self.run.sent if one.dst == lost.rank and one.arrived is None))
+        unread = [one for one in self.run.sent if one.dst == lost.rank and one.arrived is None]
+        text = f"{self.case}: rank {rank} sends to rank {lost.rank}, which has returned"
+        return self._explain_unread(unread[0]) if unread else Fault("unread", text)
 
     def sending(self, message: Sent) -> str:
         """Return who sent what to whom, and where in the run."""

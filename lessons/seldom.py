@@ -18,7 +18,7 @@ from strategies.local_models import fragments
 OUTER_LR, MOMENTUM = 0.7, 0.9  # of the outer optimizer, SGD with Nesterov momentum
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Fragment:
     """A part of the model, as one rank has it: four vectors [n], which you change in place, and when it is sent.
 
@@ -35,6 +35,11 @@ class Fragment:
     x0: torch.Tensor
     momentum: torch.Tensor
     sum: torch.Tensor
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if getattr(self, name, value) is not value:  # unlike `fragment.x -= ...`, which works in place
+            raise AttributeError(f"fragment.{name} = ... makes another; change it in place: fragment.{name}.copy_(...)")
+        super().__setattr__(name, value)
 
 
 def outer_step(sums: Rounds, fragment: Fragment) -> None:

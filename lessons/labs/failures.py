@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isclose, sqrt
+from math import exp, inf, isclose, sqrt
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,9 @@ from lessons.failures import Training
 from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, check_like, is_close, kind_of, normal
 from lessons.sums import are_all, coefficients, describe
 
-SERVER, LR, STEPS = 0, 0.1, 6
+SERVER, LR = 0, 0.1
+START, STEPS = 2, 6  # of `collect`: the first step's number, as in a later epoch
+LAST = START + STEPS
 STATE = {  # what a checkpoint must hold, and what is wrong without it
     "x": "the training begins anew",
     "velocity": "momentum begins anew, and the next steps are too short",
@@ -26,8 +28,9 @@ INTERVALS: dict[str, Callable[[float, float, float], float]] = {  # wrong ones
     "this is right for one machine; of N machines one dies N times as often": lambda C, L, N: sqrt(2 * C * L),
     "one of N machines dies more often, not more seldom: divide by N": lambda C, L, N: sqrt(2 * C * L * N),
     "these are seconds squared: take the root": lambda C, L, N: 2 * C * L / N,
+    "these are minutes; expected seconds": lambda C, L, N: sqrt(2 * C * L / N) / 60,
 }
-_ENOUGH = 1.03  # times the least that is lost: chance makes less of a difference between two good intervals
+_ENOUGH = 1.03  # times what Young's interval loses: Daly's loses a little less
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,14 @@ class Failures(Lab):
     steps = STEPS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        x, c = (normal(n * case.length, case.dtype, chance) for n in (1, case.n * STEPS))
-        c = c.view(case.n, STEPS, -1)
+        x, c = (normal(n * case.length, case.dtype, chance) for n in (1, case.n * LAST))
+        c = c.view(case.n, LAST, -1)
         if not isinstance(case, Task):
             clusters = ((10, 4), (20, 16), (40, 64), (60, 256), (90, 1024))
             asked = [(save_s, save_s * N * chance.uniform(200, 2000), N) for save_s, N in clusters]
-            lasted = [[chance.expovariate(N / life_s) for _ in range(10_000)] for _, life_s, N in asked]
-            return [{"x": x, "c": c[0], "asked": torch.tensor(asked).double(), "lasted": torch.tensor(lasted).double()}]
-        paces = [[chance.uniform(9e-3, 11e-3) * chance.choice([1] * 9 + [5]) for _ in range(STEPS)] for _ in c]
+            return [{"x": x, "c": c[0], "asked": torch.tensor(asked, dtype=torch.float64)}]
+        paces = [[chance.uniform(9e-3, 11e-3) for _ in range(LAST)] for _ in c]
+        paces[1] = [35e-3] * (START + 1) + [4e-3] * STEPS  # first late by steps, then in time
         workers = [{"x": x, "c": c[k], "paces": torch.tensor(paces[k])} for k in range(1, case.n)]
         return [{"x": x, "c": c}, *workers]
 
@@ -79,27 +82,21 @@ class Failures(Lab):
             for fault in _explain_steps(case, inputs["c"], descent.result()):  # here, for what follows may never end
                 raise Fault("wrong", fault)
 
-        yours.collect(transport, descent.x, update, 0, case.b)
+        yours.collect(transport, descent.x, update, START, case.b)
         saved = yours.save(Training(inputs["x"], inputs["c"][0], 0)).values()
         return descent.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if run.case.function == "interval":
-            yield from _explain_intervals(run.inputs[0], run.results[0]["answers"].tolist())
+            yield from _explain_intervals(run.inputs[0]["asked"].tolist(), run.results[0]["answers"].tolist())
         if isinstance(run.case, Task):
             yield from _explain_steps(run.case, run.inputs[SERVER]["c"], run.results[SERVER])
             yield from _explain_answers(run, run.case)
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         right = self.right_so_far(run.case.function or "collect")
-        for k in range(1, run.case.n) if kind == "deadlock" else ():
-            if len(sent := run.of_rank(k)) > sum(one.dst == k for one in run.of_rank(SERVER)):
-                why = (
-                    "not answered: who is late is, too"
-                    if sent[-1].arrived
-                    else "not taken: go on until all say goodbye"
-                )
-                yield f"; gradient {len(sent)} of rank {k} was {why}{right}"
+        if kind == "deadlock":
+            right = f"; answer every gradient, a late one at once, until all have said goodbye{right}"
         yield right
 
     def label(self, message: Sent, case: Case) -> str:
@@ -110,31 +107,29 @@ class Failures(Lab):
         return {"bytes of a checkpoint": int(run.results[SERVER]["saved"]), "virtual seconds": min(ends) / STEPS}
 
 
-def goodput(interval_s: float, save_s: float, lasted: torch.Tensor) -> float:
-    """Return the part of the time that trains for good, where failures [n] come after so many seconds without one.
-
-    What follows the last save before a failure is lost.
-    """
-    return float((lasted // (interval_s + save_s)).sum() * interval_s / lasted.sum())
+def goodput(interval_s: float, save_s: float, between_s: float) -> float:
+    """Return the part of the time that trains for good, if failures come at any time, on average every `between_s`."""
+    done = exp(-(interval_s + save_s) / between_s)  # the part of the intervals that come to their end
+    return interval_s / between_s * done / (1 - done)
 
 
 def _die(save: Callable[[Training], Any], inputs: Vectors) -> Vectors:
-    """Continue in a new training what was saved of one that has died. Raises Fault."""
-    training, then, new = (Training(inputs["x"], inputs["c"], 0) for _ in range(3))
-    for _ in range(STEPS + 3):  # into the second epoch
+    """Find what a training that goes on has saved of itself. Raises Fault."""
+    training, then = (Training(inputs["x"], inputs["c"], 0) for _ in range(2))
+    for _ in range(LAST + 3):  # into the second epoch
         training.step()
         then.step()
     if not isinstance(saved := save(training), dict):
         raise Fault("returned", f"save returned {kind_of(saved)}; expected a dict, of attributes by name")
     training.step()  # while the file is written
-    vars(new).update(saved)
     for name, lost in STATE.items():
         if name not in saved:
             raise Fault("wrong", f"save: {name} is not saved; without it {lost}")
-        now, was, later = (torch.as_tensor(getattr(one, name)) for one in (new, then, training))
-        if not now.equal(was):
-            why = "is that of a step later: it is changed in place while the file is written; save its .clone()"
-            raise Fault("wrong", f"save: {name} {why if now.equal(later) else 'is not what it was'}")
+        was = getattr(then, name)
+        check_like("wrong", f"save: {name} is", saved[name], was)
+        if not torch.as_tensor(saved[name]).equal(torch.as_tensor(was)):
+            why = "is not as it was when save was called; what step() changes in place needs a .clone()"
+            raise Fault("wrong", f"save: {name} {why}")
     return {}
 
 
@@ -145,14 +140,13 @@ def _ask(interval: Callable[[float, float, int], Any], asked: torch.Tensor) -> V
     return {"answers": torch.tensor(answers, dtype=torch.float64)}
 
 
-def _explain_intervals(inputs: Vectors, answers: Sequence[float]) -> Iterator[str]:
+def _explain_intervals(asked: Sequence[tuple[float, float, float]], answers: Sequence[float]) -> Iterator[str]:
     """Yield what is wrong with intervals that lose more than they must."""
-    asked = inputs["asked"].tolist()
-    for (save_s, life_s, N), times, answer in zip(asked, inputs["lasted"], answers, strict=True):
+    for (save_s, life_s, N), answer in zip(asked, answers, strict=True):
         best = sqrt(2 * save_s * life_s / N)
-        yours, least = (100 - 100 * goodput(one, save_s, times) for one in (answer, best))
+        yours, least = (100 - 100 * goodput(one, save_s, life_s / N) for one in (answer, best))
         if yours > _ENOUGH * least:
-            begin = (f"interval({save_s:.3g}, {life_s:.3g}, {N:.0f}) is {answer:.4g}: in {len(times):,} failures "
+            begin = (f"interval({save_s:.3g}, {life_s:.3g}, {N:.0f}) is {answer:.4g}: "
                      f"{yours:.1f} % of the time is lost, with the best {least:.1f} %")  # fmt: skip
             for text, wrong in INTERVALS.items():
                 if all(isclose(wrong(*one), said, rel_tol=1e-3) for one, said in zip(asked, answers, strict=True)):
@@ -162,15 +156,15 @@ def _explain_intervals(inputs: Vectors, answers: Sequence[float]) -> Iterator[st
 
 def _work(transport: Any, inputs: Vectors) -> Vectors:
     """Be a worker; return all x that it had, and their numbers. Raises Fault."""
-    x, t = inputs["x"].clone(), 0
-    had, numbers = [x.clone()], [0]
-    while t < STEPS:
+    x, t = inputs["x"].clone(), START
+    had, numbers = [x.clone()], [START]
+    while t < LAST:
         transport.sleep(float(inputs["paces"][t]))
         transport.isend(x - inputs["c"][t], SERVER, "gradient")
         with transport.recv(SERVER, "parameters") as answer:
             begin = f"rank {transport.rank} sent its gradient for step {t}, and was sent"
             check_like("answer", begin, answer.vector, x)
-            if not t < answer.n <= STEPS:
+            if not t < answer.n <= LAST:
                 raise Fault("answer", f"{begin} n = {answer.n}; expected the number of a later step, whose x it is: "
                                       "who is in time is answered when the step is made")  # fmt: skip
             x.copy_(answer.vector)
@@ -181,12 +175,20 @@ def _work(transport: Any, inputs: Vectors) -> Vectors:
     return {"had": torch.stack(had), "numbers": torch.tensor(numbers)}
 
 
+def _by_step(case: Task, result: Vectors) -> tuple[dict[int, torch.Tensor], ...]:
+    """Return x before each step, and in the end; and the gradients of the steps."""
+    return tuple(dict(enumerate(result[name].view(-1, case.length), START)) for name in ("before", "used"))
+
+
 def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str]:
     """Yield what the steps were made with, if not with the mean of gradients for them; `c` by worker and step."""
-    xs, used = (result[name].view(-1, case.length) for name in ("before", "used"))
-    wanted, taken = case.n - 1 - case.b, set[tuple[int, int]]()
-    for t, g in enumerate(used[:STEPS]):
-        keys = [(k, s) for k in range(1, case.n) for s in range(t + 1)]
+    (xs, used), W = _by_step(case, result), case.n - 1
+    wanted = W - case.b
+    taken = set[tuple[int, int]]()  # worker and step
+    for t, g in used.items():
+        if t == LAST:
+            yield f"{case}: collect made more than {STEPS} updates"
+        keys = [(k, s) for k in range(1, W + 1) for s in range(START, t + 1)]
         found = coefficients(g, [xs[s] - c[k, s] for k, s in keys]) or ()
         parts = {key: a for key, a in zip(keys, found, strict=False) if a}
         if not parts or min(parts.values()) < 0.5 / case.n:
@@ -196,7 +198,7 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
                 why = "begin each step with none" if (k, s) in taken else "it is late, x has changed since: drop it"
                 yield f"{case}: rank {k}'s gradient for step {s} is in step {t}; {why}"
         if len(parts) != wanted:
-            yield f"{case}: step {t} has {len(parts)} gradients; expected the first W - b = {wanted} of {case.n - 1}"
+            yield f"{case}: step {t} has {len(parts)} gradients; expected the first W - b = {wanted} of {W}"
         if not are_all([*parts.values()], 1 / wanted):
             what = describe([*parts.values()], "g of rank", [k for k, _ in parts])
             yield f"{case}: step {t} is {what}; expected the mean of {wanted} gradients"
@@ -207,14 +209,14 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
 
 def _explain_answers(run: Run, case: Task) -> Iterator[str]:
     """Yield what is wrong with what the server has sent to workers."""
-    xs, used = (run.results[SERVER][name].view(-1, case.length) for name in ("before", "used"))
-    if len(used) != STEPS:
+    xs, used = _by_step(case, run.results[SERVER])
+    if len(used) < STEPS:
         yield f"{case}: collect made {len(used)} updates; expected {STEPS}"
         return
     if any(one.span for one in run.of_rank(SERVER)):
-        yield f"{case}: collect sent x itself, which the next update may change on its way: send a copy, x.clone()"
+        yield f"{case}: collect sent x itself; send a copy, x.clone(), which no update changes on its way"
     answered = []  # by gradient: whose and for which step it was, when it came, when its answer left, and its number
-    for k in range(1, case.n):
+    for k in range(1, run.case.n):
         numbers, had = run.results[k]["numbers"].tolist(), run.results[k]["had"]
         for t, x in zip(numbers, had, strict=True):
             if not is_close(x, xs[t]):
@@ -223,7 +225,6 @@ def _explain_answers(run: Run, case: Task) -> Iterator[str]:
         for s, n, gradient, answer in zip(numbers, numbers[1:], run.of_rank(k), answers, strict=False):
             answered.append((k, s, gradient.arrived or 0.0, answer.sent, n))
     for k, s, came, left, _ in answered:
-        made = min(left for *_, left, n in answered if n > s)
-        if left > max(came, made):
+        if left > max(came, min(left for *_, left, n in answered if n > s)):  # when its step was made
             yield (f"{case}: rank {k}'s gradient for step {s} came late, at {1e3 * came:.1f} ms, and was answered at "
                    f"{1e3 * left:.1f} ms: answer who is late at once")  # fmt: skip

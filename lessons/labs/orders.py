@@ -100,10 +100,9 @@ class Orders(NotWaiting):
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         if not isinstance(case, Task):
             held = [yours.holds([*happened], s) for happened, s in _ASKED]
-            for one in held:
-                if not isinstance(one, bool):
-                    raise Fault("returned", f"holds returned {kind_of(one)}; expected True or False")
-            return {"held": torch.tensor(held)}
+            if other := [one for one in held if one not in (True, False)]:
+                raise Fault("returned", f"holds returned {kind_of(other[0])}; expected True or False")
+            return {"held": torch.tensor([bool(one) for one in held])}
         if transport.rank != SERVER:
             return _work(transport, inputs)
         happened = list[tuple[str, int]]()

@@ -37,7 +37,9 @@ def test_a_training_ends_with_the_same_bits_only_if_all_of_its_state_was_saved(l
 
 
 def test_what_follows_the_last_save_is_lost() -> None:
-    assert goodput(8.0, 2.0, torch.tensor([9.0, 10.0, 31.0])) == pytest.approx(32 / 50)
+    lasted = 50 * torch.empty(100_000).exponential_(generator=torch.Generator().manual_seed(0))
+    counted = float((lasted // (8 + 2)).sum() * 8 / lasted.sum())
+    assert goodput(8.0, 2.0, 50.0) == pytest.approx(counted, rel=1e-2)
 
 
 def test_other_ways_are_as_good() -> None:
@@ -48,11 +50,14 @@ def test_other_ways_are_as_good() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (("total / wanted", "torch.ones_like(x)"), "step 0 is not made of gradients at its x"),
-        (("update(total / wanted)", "update(total / wanted)\n            x.mul_(2)"), "after step 0, and not by upd"),
+        (("total / wanted", "torch.ones_like(x)"), "step 2 is not made of gradients at its x"),
+        (("update(total / wanted)", "update(total / wanted)\n            x.mul_(2)"), "after step 2, and not by upd"),
         (("update(total / wanted)", "x.sub_(total)"), "collect made 0 updates; expected 6"),
         (("x.clone(), k", "x[1:].clone(), k"), "was sent a tensor [99] of float32; expected a tensor [100]"),
-        (('("gradient", "goodbye")', '"gradient"'), " was not taken: go on until all say goodbye; right so far: save"),
+        (
+            ('("gradient", "goodbye")', '"gradient"'),
+            "; answer every gradient, a late one at once, until all have said goodbye; right so far",
+        ),
         (("return float(", "return str("), "interval returned '"),
         (("return in_place |", "return"), "save: x is not saved; without it the training begins anew"),
         (("return in_place |", "return 1, in_place |"), "save returned (a int, a dict); expected a dict"),

@@ -4,8 +4,14 @@ Writes the folder autograder_ring, and autograder_ring.zip, which is to be uploa
 https://gradescope-autograders.readthedocs.io/en/latest/specs/.
 """
 
-import shutil
 import sys
+
+if __name__ == "__main__":
+    from records.interrupts import end_while_loading
+
+    end_while_loading("nothing was written")  # what follows takes seconds to load
+
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

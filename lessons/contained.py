@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
 
@@ -24,21 +23,16 @@ _MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts on
 _GIVE_UP_S = 10.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a call and all that it starts may use together."""
-
-    seconds: float
-    megabytes: float
-    processes: int
-
-
 class Contained:
-    """A call under way. Its working folder, where its temporary files are too, is removed when it has ended."""
+    """A call under way, and what it and all that it starts may use together.
 
-    def __init__(self, call: Callable[[], bytes], limits: Limits) -> None:
+    Its working folder, where its temporary files are too, is removed with this object.
+    """
+
+    def __init__(self, call: Callable[[], bytes], seconds: float, megabytes: float, processes: int) -> None:
         self.exceeded = ""  # which limit
-        self._limits, self._begun = limits, time.monotonic()
+        self._seconds, self._megabytes, self._processes = seconds, megabytes, processes
+        self._begun = time.monotonic()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open to the end
         self._folder = tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True)
         with interrupts_wait():
@@ -69,20 +63,19 @@ class Contained:
         if os.waitpid(self.pid, os.WNOHANG)[0]:
             return True
         family = [self.pid, *below(self.pid)]
-        if time.monotonic() - self._begun > self._limits.seconds:
-            self.exceeded = f"took more than {self._limits.seconds:g} s"
-        elif len(family) > self._limits.processes:
-            self.exceeded = f"started more than {self._limits.processes} processes"
-        elif all(sum(_megabytes(one, *what) for one in family) > self._limits.megabytes for what in _MEMORY):
-            self.exceeded = f"needed more than {self._limits.megabytes:g} MB of memory"
+        if time.monotonic() - self._begun > self._seconds:
+            self.exceeded = f"took more than {self._seconds:g} s"
+        elif len(family) > self._processes:
+            self.exceeded = f"started more than {self._processes} processes"
+        elif all(sum(_megabytes(one, *what) for one in family) > self._megabytes for what in _MEMORY):
+            self.exceeded = f"needed more than {self._megabytes:g} MB of memory"
         if self.exceeded:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         return bool(self.exceeded)
 
     def result(self) -> bytes:
-        """Return what the call has returned; nothing if it has not. Once nothing is left of what it has started."""
-        self._folder.cleanup()
+        """Return what the call has returned; nothing if it has not."""
         with self._file as file:
             file.seek(0)
             return file.read()

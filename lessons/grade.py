@@ -21,17 +21,17 @@ import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from tqdm import tqdm
 from tyro.conf import Positional
 
 from lessons.check import check_file, find_lab
-from lessons.contained import Contained, Limits, adopt_orphans, end_below
+from lessons.contained import Contained, adopt_orphans, end_below
 from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 from lessons.report import Report
@@ -66,26 +66,15 @@ class Settings:
     """The most processes that one may have; a right one has up to ten."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One lab of one submission; `kept` is where its verdict is, or will be, and `begun` while it is judged."""
+class Task(NamedTuple):
+    """One lab of one submission; `kept` is where its verdict is, which is empty while it is judged."""
 
     lab: Lab
     submission: Path
     kept: Path
 
-    @property
-    def begun(self) -> Path:
-        """The file that is there while it is judged, and after a crash."""
-        return self.kept.with_suffix(".begun")
 
-    def verdict(self, kind: str, why: str) -> "Verdict":
-        """Return the verdict on what could not be judged to the end."""
-        return verdict_of(self, Report(self.lab, kind, why))
-
-
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What is kept of a report: the cells of the grades, and its part of the page."""
 
     cells: list[str]
@@ -113,38 +102,38 @@ def judge(task: Task, alone: bool) -> bytes:
         report = Report(task.lab, fault.kind, str(fault))
     except Exception as error:  # a machine without memory, a file that cannot be read
         report = Report(task.lab, "failed", f"could not be judged: {one_line(error)}")
-    return json.dumps(asdict(verdict_of(task, report, flags))).encode()
+    return json.dumps(verdict_of(task, report, flags)).encode()
 
 
-def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Generator[tuple[Task, Verdict]]:
-    """Judge submissions, `jobs` at a time, and yield each verdict as it comes. Closed, it ends those under way."""
+def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Verdict]]:
+    """Judge submissions, several at a time, and yield each verdict as it comes. Closed, it ends those under way."""
     torch.set_num_threads(1)  # a process that has used more cannot be forked
     adopt_orphans()
     waiting, running = deque(tasks), dict[Task, Contained]()
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                waiting[0].begun.touch()
-                running[waiting[0]] = Contained(partial(judge, waiting[0], alone), limits)
-                waiting.popleft()
+            while waiting and len(running) < settings.jobs:
+                task = waiting.popleft()
+                task.kept.touch()
+                call = partial(judge, task, settings.lab != "all")
+                running[task] = Contained(call, settings.seconds, settings.megabytes, settings.processes)
             time.sleep(_TICK_S)
             for task in [task for task, call in running.items() if call.has_ended()]:
-                call = running.pop(task)
+                ended = running.pop(task)
                 end_below(os.getpid(), [one.pid for one in running.values()])
-                result = call.result()
-                task.begun.unlink()
-                if call.exceeded:
-                    yield task, task.verdict("limit", f"your code {call.exceeded}")
-                elif result:
-                    yield task, Verdict(**json.loads(result))
+                task.kept.unlink()
+                if ended.exceeded:
+                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
+                elif result := ended.result():
+                    yield task, Verdict(*json.loads(result))
                 else:
-                    yield task, task.verdict("failed", "could not be judged: what judges it was killed")
+                    why = "could not be judged: what judges it was killed"
+                    yield task, verdict_of(task, Report(task.lab, "failed", why))
     finally:
         end_below(os.getpid())
         for task in tasks:
-            task.begun.unlink(missing_ok=True)
-        for call in running.values():
-            call.result()
+            if task.kept.exists() and not task.kept.stat().st_size:
+                task.kept.unlink()
 
 
 def find_submissions(folder: Path) -> list[Path]:
@@ -202,33 +191,33 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
     page, kept = table.with_suffix(".html"), table.with_suffix(".verdicts")
     tasks = [Task(lab, one, kept / f"{key_of(lab, one)}.json") for one in submissions for lab in labs]
     for task in tasks:
-        if task.kept.exists():
-            verdicts[task] = Verdict(**json.loads(task.kept.read_text()))
-        elif task.begun.exists():
-            verdicts[task] = task.verdict("failed", "the grading crashed while it was judged; try again, by --jobs 1")
-            task.begun.unlink()
+        if task.kept.exists() and (text := task.kept.read_text()):
+            verdicts[task] = Verdict(*json.loads(text))
+        elif task.kept.exists():
+            why = "the grading crashed while this was judged; the same command tries it again"
+            verdicts[task] = verdict_of(task, Report(task.lab, "failed", why))
+            task.kept.unlink()
     if verdicts:
         print(f"{len(verdicts)} of {len(tasks)} have a verdict already, in {kept}", flush=True)
     left = [task for task in tasks if task not in verdicts]
-    limits = Limits(settings.seconds, settings.megabytes, settings.processes)
     with (
         tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar,
-        closing(grade(left, limits, settings.jobs, settings.lab != "all")) as found,
+        closing(grade(left, settings)) as found,
     ):
         for task, verdict in found:
+            verdicts[task] = verdict
             name, lab, points, kind, first, flags = verdict.cells
             if kind not in ("failed", "limit"):
                 with write_atomically(task.kept) as path:
-                    path.write_text(json.dumps(asdict(verdict)))
-            verdicts[task] = verdict
+                    path.write_text(json.dumps(verdict))
             bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
             sys.stdout.flush()
             bar.update()
     in_order = [verdicts[task] for task in tasks]
-    with write_together([table, page]) as (rows, text):
+    with write_together([table, page]) as (rows, text_of_page):
         with open(rows, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_HEADER, *(one.cells for one in in_order)])
-        text.write_text(page_of(in_order), encoding="utf-8", errors="replace")
+        text_of_page.write_text(page_of(in_order), encoding="utf-8", errors="replace")
     average = sum(int(one.cells[2]) for one in in_order) / len(in_order)
     print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {page}")
     return in_order

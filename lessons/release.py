@@ -45,8 +45,9 @@ class Settings:
 def copy_course(folder: Path, *leave_out: str) -> None:
     """Copy what the labs need into a new folder."""
     tools = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    ignored = shutil.ignore_patterns("__pycache__", ".*", *leave_out)
-    for name in ("lessons", *(pattern.rstrip("*") for pattern in tools["packages"]["find"]["include"])):
+    packages = [pattern.rstrip("*") for pattern in tools["packages"]["find"]["include"]]
+    for name in ("lessons", "docs", "media", *packages):
+        ignored = shutil.ignore_patterns("__pycache__", ".*", *leave_out)
         shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
     modules = [f"{module}.py" for module in tools["py-modules"]]
     for name in ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE", *modules):
@@ -90,12 +91,8 @@ def write_folder(folder: str, write: Callable[[Path], None]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the course; return 0, 2 after bad usage, 128 + signal."""
-
-    def work() -> None:
-        folder = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").folder
-        write_folder(folder, release)
-
-    return guarded(work)
+    given = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: write_folder(parse(given, Settings, __doc__ or "").folder, release))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 import ast
 import hashlib
-import os
 import re
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from lessons.lab import Fault, Lab
@@ -78,19 +76,9 @@ def _words(line: str) -> set[str]:
 
 def key_of(lab: Lab, submission: Path) -> str:
     """Return a key of what a verdict depends on: the lab, the submission's files, and the lessons'."""
-    files = _digest(submission.parent, *files_of(submission))
-    return hashlib.sha256(f"{lab.name} {submission.name!a} {files} {_digest_of_lessons()}".encode()).hexdigest()[:32]
-
-
-@cache
-def _digest_of_lessons() -> str:
-    return _digest(LESSONS, *sorted(LESSONS.rglob("*.py")))
-
-
-def _digest(top: Path, *paths: Path) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(b"\n" + os.fsencode(path.relative_to(top)) + b"\n")
+    digest = hashlib.sha256(ascii((lab.name, submission.name)).encode())
+    for path in (*sorted(LESSONS.rglob("*.py")), *files_of(submission)):
+        digest.update(f"\n{path.name!a}\n".encode())
         with suppress(OSError):  # the verdict says that it cannot be read
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]

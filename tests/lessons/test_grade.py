@@ -42,7 +42,6 @@ HOSTILE = {
     "bomb": ("while True:\n    os.fork()", "limit", "your code started more than 32 processes"),
     "detaches": (DETACHED + "raise ValueError('on')", "raised", "raised ValueError: on"),
     "kills_parent": ("os.kill(os.getppid(), 9)\nstay()", "died", ENDED),
-    "exits": ("os._exit(0)", "died", "its process ended with exit code 0"),
     "fills": ("x = [torch.ones(100_000_000) for _ in range(100)]", "limit", "needed more than 4000 MB of memory"),
     "kills_group": ("os.killpg(0, 9)", "died", ENDED),
     "kills_judge": (DETACHED + "os.kill(parent(os.getppid()), 9)\nstay()", "failed", "what judges it was killed"),
@@ -85,6 +84,7 @@ def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: P
     (submissions / "right" / "ring.py").write_text(SOLVED)
     (submissions / "copies.py").write_text("from lessons.solutions.ring import all_reduce\n")
     (submissions / "notes.txt").write_text("")
+    (submissions / "m\udcfcller.py").write_text("def all_reduce(:")  # a name that is no UTF-8
     for name, (body, _, _) in HOSTILE.items():
         (submissions / f"{name}.py").write_text(hostile(body, tmp_path / f"{name}.lock"))
     process = start("ring", str(submissions), "--csv", str(table))
@@ -93,6 +93,7 @@ def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: P
     rows = rows_of(table)
     assert (rows["right"]["points"], rows["right"]["flags"]) == ("100", "")
     assert (rows["copies"]["points"], rows["copies"]["kind"]) == ("100", "right")
+    assert rows["m ller"]["kind"] == "import"
     assert rows["copies"]["flags"] == "copies.py has from lessons.solutions.ring import all_reduce"
     for name, (_, kind, text) in HOSTILE.items():
         assert (rows[name]["kind"], rows[name]["points"]) == (kind, "0"), rows[name]
@@ -102,11 +103,8 @@ def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: P
     lines = out.splitlines()
     assert len(lines) == len(rows) + 1
     assert any("copies  ring  100  right" in line and "FLAGGED: copies.py has" in line for line in lines)
-    judged = [name for name, row in rows.items() if row["kind"] not in ("limit", "failed")]
-    paths = [submissions / name if name == "right" else submissions / f"{name}.py" for name in judged]
-    assert {path.name for path in table.with_suffix(".verdicts").iterdir()} == {
-        f"{key_of(LABS['ring'], path)}.json" for path in paths
-    }
+    kept = sum(row["kind"] not in ("limit", "failed") for row in rows.values())
+    assert len([*table.with_suffix(".verdicts").iterdir()]) == kept < len(rows)
     page = table.with_suffix(".html").read_text()
     assert page.count("data:image/png;base64,") >= 2
 
@@ -167,6 +165,7 @@ def test_what_ends_the_grading_is_not_met_again_at_once(tmp_path: Path) -> None:
         ("ring twice", "/twice/a.py: has the name of a; rename one"),
         ("ring . --jobs 0", "--jobs 0: must be at least 1"),
         ("ring . --seconds nan", "--seconds nan: must be at least 1"),
+        ("ring . --csv twice/b.csv", "--csv twice/b.csv: cannot be written: Is a directory"),
         ("ring . --csv grades.txt", "--csv grades.txt: cannot be written: its name must end with .csv"),
         ("ring . --csv /dev/null/x.csv", "--csv /dev/null/x.csv: cannot be written"),
         ("ring . --cvs x", "--cvs: there is no such option; did you mean --csv?"),
@@ -177,7 +176,7 @@ def test_bad_usage_is_one_line(
     arguments: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("empty", "twice/a"):
+    for folder in ("empty", "twice/a", "twice/b.html"):
         Path(folder).mkdir(parents=True)
     Path("twice/a.py").touch()
     with handlers_kept():
@@ -208,6 +207,8 @@ def test_the_file_of_a_lab_is_found_or_what_is_ambiguous_is_said(tmp_path: Path)
     (tmp_path / "again.py").write_text(SOLVED)
     assert found("ring") == "which file is it? again.py, mine.py; name one ring.py, or leave the others out"
     (tmp_path / "deep").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "ring.py").write_text("")
     (tmp_path / "deep" / "ring.py").write_text("")
     assert found("ring", alone=False) == "deep/ring.py"
     (tmp_path / "ring.py").write_text("")
@@ -235,13 +236,10 @@ def test_what_uses_solutions_or_strategies_is_flagged(tmp_path: Path, text: str,
     for name in ("ring.py", "helper.py"):
         (tmp_path / "ring.py").write_text("")
         (tmp_path / name).write_text(text)
-        last = text.splitlines()[-1].strip() if "(\n" not in text else text.partition("(")[0]
         flags = find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path)
-        assert len(flags) == flagged
-        assert not flags or flags[0].startswith(f"{name} has {last}")
-    (tmp_path / "links.py").write_text("import strategies as s")
-    (tmp_path / "helper.py").write_text("")
-    assert not find_flags(LABS["ring"], tmp_path / "helper.py", tmp_path), "that of another lab"
+        assert (len(flags), any(name in flag for flag in flags)) == (flagged, flagged)
+    (tmp_path / name).rename(tmp_path / "links.py")
+    assert not find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path), "which is graded as another lab's"
 
 
 def test_a_key_changes_with_the_content(tmp_path: Path) -> None:
@@ -253,8 +251,8 @@ def test_a_key_changes_with_the_content(tmp_path: Path) -> None:
 
 
 def test_what_a_student_writes_is_text_in_the_grades(tmp_path: Path) -> None:
-    task = Task(LABS["ring"], tmp_path / "=<i>me", tmp_path)
+    task = Task(LABS["ring"], tmp_path / "\t=<i>me", tmp_path)
     one = verdict_of(task, Report(LABS["ring"], "wrong", "\x1b[2K<script>1</script>\nmore"), ["<b>"])
-    assert one.cells == ["'=<i>me", "ring", "0", "wrong", " [2K<script>1</script>", "<b>"]
+    assert one.cells == ["' =<i>me", "ring", "0", "wrong", " [2K<script>1</script>", "<b>"]
     page = page_of([one, Verdict(one.cells, "")])
     assert not any(tag in page for tag in ("<i>", "<b>", "<script"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lessons import submissions
 from lessons.check import SOLUTIONS
 from lessons.grade import Task, Verdict, main, page_of, verdict_of
 from lessons.lab import Fault
@@ -79,15 +80,15 @@ def rows_of(table: Path) -> dict[str, dict[str, str]]:
 @LINUX
 @pytest.mark.slow
 def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: Path) -> None:
-    submissions, table = tmp_path / "submissions", tmp_path / "grades.csv"
-    (submissions / "right").mkdir(parents=True)
-    (submissions / "right" / "ring.py").write_text(SOLVED)
-    (submissions / "copies.py").write_text("from lessons.solutions.ring import all_reduce\n")
-    (submissions / "notes.txt").write_text("")
-    (submissions / "m\udcfcller.py").write_text("def all_reduce(:")  # a name that is no UTF-8
+    folder, table = tmp_path / "folder", tmp_path / "grades.csv"
+    (folder / "right").mkdir(parents=True)
+    (folder / "right" / "ring.py").write_text(SOLVED)
+    (folder / "copies.py").write_text("from lessons.solutions.ring import all_reduce\n")
+    (folder / "notes.txt").write_text("")
+    (folder / "m\udcfcller.py").write_text("def all_reduce(:")  # a name that is no UTF-8
     for name, (body, _, _) in HOSTILE.items():
-        (submissions / f"{name}.py").write_text(hostile(body, tmp_path / f"{name}.lock"))
-    process = start("ring", str(submissions), "--csv", str(table))
+        (folder / f"{name}.py").write_text(hostile(body, tmp_path / f"{name}.lock"))
+    process = start("ring", str(folder), "--csv", str(table))
     out, err = process.communicate(timeout=LIMIT * 5)
     assert process.returncode == 1, f"one could not be judged\n{out}{err}"
     rows = rows_of(table)
@@ -112,11 +113,11 @@ def test_what_a_submission_does_costs_itself_only_and_leaves_nothing(tmp_path: P
 @LINUX
 @pytest.mark.slow
 def test_an_interrupt_keeps_verdicts_and_leaves_no_process(tmp_path: Path) -> None:
-    submissions, table, lock = tmp_path / "submissions", tmp_path / "grades.csv", tmp_path / "lock"
-    submissions.mkdir()
-    (submissions / "a.py").write_text(SOLVED)
-    (submissions / "b.py").write_text(hostile(DETACHED + "stay()", lock))
-    process = start("all", str(submissions), "--csv", str(table), "--jobs", "2")
+    folder, table, lock = tmp_path / "folder", tmp_path / "grades.csv", tmp_path / "lock"
+    folder.mkdir()
+    (folder / "a.py").write_text(SOLVED)
+    (folder / "b.py").write_text(hostile(DETACHED + "stay()", lock))
+    process = start("all", str(folder), "--csv", str(table), "--jobs", "2")
     assert process.stdout
     lines = [process.stdout.readline() for _ in range(2 * len(LABS) - 1)]  # all but that which hangs
     assert any(line.startswith("a  ring  100  right") for line in lines)
@@ -129,7 +130,7 @@ def test_an_interrupt_keeps_verdicts_and_leaves_no_process(tmp_path: Path) -> No
     assert err.endswith("error: ended by SIGINT; verdicts are kept; the same command continues\n")
     assert not is_held(lock)
     assert not table.exists()
-    process = start("all", str(submissions), "--csv", str(table), "--seconds", "2")
+    process = start("all", str(folder), "--csv", str(table), "--seconds", "2")
     out, _ = process.communicate(timeout=LIMIT)
     assert out.splitlines()[0].startswith(f"{n - 1} of {n} have a verdict already")
     assert out.splitlines()[1:-1] == ["b  ring    0  your code took more than 2 s"]
@@ -140,19 +141,20 @@ def test_an_interrupt_keeps_verdicts_and_leaves_no_process(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_what_ends_the_grading_is_not_met_again_at_once(tmp_path: Path) -> None:
     """Of the same user it can: the grades of all others are written without it, and then it is tried again."""
-    submissions, table, lock = tmp_path / "submissions", tmp_path / "grades.csv", tmp_path / "lock"
-    submissions.mkdir()
-    (submissions / "a.py").write_text("x = 1\n")
-    (submissions / "b.py").write_text(hostile("os.kill(parent(parent(os.getppid())), 9)\nstay()", lock))
-    (submissions / "c.py").write_text("x = 2\n")
+    folder, table, lock = tmp_path / "folder", tmp_path / "grades.csv", tmp_path / "lock"
+    folder.mkdir()
+    (folder / "a.py").write_text(hostile(DETACHED + "raise ValueError", lock))
+    (folder / "b.py").write_text(f"import fcntl\nfcntl.flock(open({str(lock)!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)")
+    (folder / "c.py").write_text(hostile("os.kill(parent(parent(os.getppid())), 9)\nstay()", tmp_path / "c"))
+    (folder / "d.py").write_text("")
     for crashes in (True, False, True):
-        process = start("ring", str(submissions), "--csv", str(table), "--jobs", "1")
+        process = start("ring", str(folder), "--csv", str(table), "--jobs", "1")
         out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == (-signal.SIGKILL if crashes else 1), out + err
         assert table.exists() != crashes
         if table.exists():
             kinds = {name: row["kind"] for name, row in rows_of(table).items()}
-            assert kinds == {"a": "missing", "b": "failed", "c": "missing"}
+            assert kinds == {"a": "raised", "b": "missing", "c": "failed", "d": "missing"}, "b has found nothing of a"
             table.unlink()
 
 
@@ -242,10 +244,13 @@ def test_what_uses_solutions_or_strategies_is_flagged(tmp_path: Path, text: str,
     assert not find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path), "which is graded as another lab's"
 
 
-def test_a_key_changes_with_the_content(tmp_path: Path) -> None:
+def test_a_key_changes_with_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ring.py").write_text("a")
     key = key_of(LABS["ring"], tmp_path)
     assert key != key_of(LABS["links"], tmp_path)
+    with monkeypatch.context() as changed:
+        changed.setattr(submissions, "LESSONS", SOLUTIONS)
+        assert key != key_of(LABS["ring"], tmp_path)
     (tmp_path / "ring.py").write_text("b")
     assert key != key_of(LABS["ring"], tmp_path)
 

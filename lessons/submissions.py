@@ -65,7 +65,8 @@ def find_flags(lab: Lab, file: Path, submission: Path) -> list[str]:
     A line that names no more than the lab's own file does not count.
     """
     given = {word for line in _lines(LESSONS / f"{lab.name}.py") if _SOLVED.search(line) for word in _words(line)}
-    files = [file, *(path for path in files_of(submission) if path != file and path.stem not in LABS)]
+    others = [path for path in files_of(submission) if path != file and path.stem not in LABS]
+    files = [file, *(path for path in others if not any(_is_of(one, path) for one in LABS.values()))]
     return [f"{path.name} has {line.strip()[:100]}"
             for path in files for line in _lines(path) if _SOLVED.search(line) and _words(line) - given]  # fmt: skip
 

@@ -241,7 +241,8 @@ def test_what_uses_solutions_or_strategies_is_flagged(tmp_path: Path, text: str,
         flags = find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path)
         assert (len(flags), any(name in flag for flag in flags)) == (flagged, flagged)
     (tmp_path / name).rename(tmp_path / "links.py")
-    assert not find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path), "which is graded as another lab's"
+    (tmp_path / "my_shards.py").write_text(f"{text}\ndef step():\n    pass\n")
+    assert not find_flags(LABS["ring"], tmp_path / "ring.py", tmp_path), "which are graded as other labs'"
 
 
 def test_a_key_changes_with_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

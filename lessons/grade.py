@@ -42,7 +42,7 @@ from training.command_line import guarded, parse
 
 _TICK_S = 0.1
 _STYLE = """body{font-family:sans-serif} td,th{padding:.2em .6em;text-align:left;vertical-align:top}
-pre,td,p{overflow-wrap:anywhere} pre{white-space:pre-wrap}"""
+pre,p{overflow-wrap:anywhere} pre{white-space:pre-wrap}"""
 _HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
 
 

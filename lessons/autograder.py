@@ -4,8 +4,14 @@ Writes the folder autograder_ring, and autograder_ring.zip, which is to be uploa
 https://gradescope-autograders.readthedocs.io/en/latest/specs/.
 """
 
-import shutil
 import sys
+
+if __name__ == "__main__":
+    from records.interrupts import end_while_loading
+
+    end_while_loading("nothing was written")  # what follows takes seconds to load
+
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,23 +46,20 @@ class Settings:
     """The lab's name."""
 
 
-def write_autograder(lab: str, folder: Path) -> None:
-    """Write an autograder's files into a new folder."""
-    copy_course(folder / "course")
-    for name, text in (("setup.sh", SETUP), ("run_autograder", RUN.format(lab))):
-        (folder / name).write_text(text, encoding="utf-8")
-        (folder / name).chmod(0o755)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write an autograder; return 0, 2 after bad usage, 128 + signal."""
 
     def work() -> None:
-        name = find_lab(parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").lab).name
-        folder = f"autograder_{name}"
-        write_folder(folder, lambda new: write_autograder(name, new))
-        shutil.make_archive(folder, "zip", folder)
-        print(f"{folder}.zip: upload it as the assignment's autograder")
+        lab = find_lab(parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").lab).name
+
+        def write(folder: Path) -> None:
+            copy_course(folder / "course")
+            for name, text in (("setup.sh", SETUP), ("run_autograder", RUN.format(lab))):
+                (folder / name).write_text(text, encoding="utf-8")
+                (folder / name).chmod(0o755)
+
+        write_folder(f"autograder_{lab}", write)
+        print(f"{shutil.make_archive(f'autograder_{lab}', 'zip', f'autograder_{lab}')}: upload it as the autograder")
 
     return guarded(work)
 

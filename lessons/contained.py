@@ -6,12 +6,12 @@ their group and session, so whatever was started is below it, is counted, and is
 
 import ctypes
 import os
+import re
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
 
@@ -19,25 +19,20 @@ from launchers.environment import die_with_parent
 from records.interrupts import INTERRUPTS, interrupts_wait
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-_MEMORY = (("status", "VmRSS:"), ("smaps_rollup", "Pss:"))
-_GRACE_S = 10.0  # for a call to end by itself, once all below it was killed
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a call and all that it starts may use together."""
-
-    seconds: float
-    megabytes: float
-    processes: int
+_MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer
+_GIVE_UP_S = 10.0
 
 
 class Contained:
-    """A call under way. Its working folder, where its temporary files are too, is removed when it has ended."""
+    """A call under way, and what it and all that it starts may use together.
 
-    def __init__(self, call: Callable[[], bytes], limits: Limits) -> None:
+    Its working folder, where its temporary files are too, is removed with this object.
+    """
+
+    def __init__(self, call: Callable[[], bytes], seconds: float, megabytes: float, processes: int) -> None:
         self.exceeded = ""  # which limit
-        self._limits, self._begun = limits, time.monotonic()
+        self._seconds, self._megabytes, self._processes = seconds, megabytes, processes
+        self._begun = time.monotonic()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open to the end
         self._folder = tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True)
         with interrupts_wait():
@@ -60,39 +55,24 @@ class Contained:
             util.spawnv_passfds = _fork  # type: ignore[assignment]
             self._file.write(call())
             self._file.flush()
-            end_below(os.getpid())
         finally:
             os._exit(0)
 
-    def watch(self) -> bool:
-        """Kill what it has started if it exceeds a limit; return whether it has ended."""
+    def has_ended(self) -> bool:
+        """Whether it has ended; end it if it exceeds a limit. What it has started may be left."""
         if os.waitpid(self.pid, os.WNOHANG)[0]:
-            self._folder.cleanup()
             return True
-        seconds = time.monotonic() - self._begun
-        if self.exceeded:
-            if seconds > _GRACE_S:
-                os.kill(self.pid, signal.SIGKILL)
-        elif reason := self._exceeds(seconds):
-            self.exceed(reason)
-        if self.exceeded:
-            end_below(self.pid)
-        return False
-
-    def _exceeds(self, seconds: float) -> str:
         family = [self.pid, *below(self.pid)]
-        if seconds > self._limits.seconds:
-            return f"took more than {self._limits.seconds:g} s"
-        if len(family) > self._limits.processes:
-            return f"started more than {self._limits.processes} processes"
-        # The second, where what processes share is counted once, takes milliseconds for each.
-        if all(sum(_megabytes(one, *what) for one in family) > self._limits.megabytes for what in _MEMORY):
-            return f"needed more than {self._limits.megabytes:g} MB of memory"
-        return ""
-
-    def exceed(self, reason: str) -> None:
-        """Have it ended by the next `watch`, for this reason; itself when it has had some seconds to say more."""
-        self.exceeded, self._begun = reason, time.monotonic()
+        if time.monotonic() - self._begun > self._seconds:
+            self.exceeded = f"took more than {self._seconds:g} s"
+        elif len(family) > self._processes:
+            self.exceeded = f"started more than {self._processes} processes"
+        elif all(sum(_megabytes(one, *what) for one in family) > self._megabytes for what in _MEMORY):
+            self.exceeded = f"needed more than {self._megabytes:g} MB of memory"
+        if self.exceeded:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        return bool(self.exceeded)
 
     def result(self) -> bytes:
         """Return what the call has returned; nothing if it has not."""
@@ -124,12 +104,11 @@ def adopt_orphans() -> None:
 def below(pid: int, spare: Collection[int] = ()) -> list[int]:
     """Return the processes below this one that have not ended; not the `spare` ones, and none below them."""
     children = dict[int, list[int]]()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                if state not in "ZX" and int(entry.name) not in spare:
-                    children.setdefault(int(parent), []).append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX" and int(entry.name) not in spare:
+                children.setdefault(int(parent), []).append(int(entry.name))
     found = [pid]
     for one in found:
         found += children.get(one, [])
@@ -138,7 +117,7 @@ def below(pid: int, spare: Collection[int] = ()) -> list[int]:
 
 def end_below(pid: int, spare: Collection[int] = ()) -> None:
     """Kill all that `below` finds, until nothing is left; gives up after some seconds."""
-    give_up = time.monotonic() + _GRACE_S
+    give_up = time.monotonic() + _GIVE_UP_S
     while (found := below(pid, spare)) and time.monotonic() < give_up:
         for one in found:
             with suppress(ProcessLookupError, PermissionError):
@@ -147,16 +126,7 @@ def end_below(pid: int, spare: Collection[int] = ()) -> None:
 
 
 def _megabytes(pid: int, file: str, field: str) -> float:
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/{file}").read_text(errors="replace").splitlines()
-        return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1000
+    with suppress(OSError):
+        found = re.search(rf"^{field}:\s*(\d+)", Path(f"/proc/{pid}/{file}").read_text(errors="replace"), re.MULTILINE)
+        return int(found[1]) / 1000 if found else 0.0
     return 0.0
-
-
-def end_all(calls: Collection[Contained]) -> None:
-    """End these calls, and all that they have started."""
-    for call in calls:
-        call.exceed("was interrupted")
-    while calls := [call for call in calls if not call.watch()]:
-        time.sleep(0.02)
-    end_below(os.getpid())

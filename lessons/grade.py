@@ -3,7 +3,7 @@
 `all` in place of `ring` grades every lab. Each folder and each .py file in SUBMISSIONS is one student's; of a folder
 the lab's NAME.py is graded, or the only file that defines the lab's functions. Writes the grades, and beside them a
 page with the drawings. Verdicts are kept as they come: the same command continues one that was ended, and judges again
-what has changed. Who uses solutions or strategies is flagged; a person decides.
+what has changed or exceeded a limit. Who uses solutions or strategies is flagged; a person decides.
 """
 
 import sys
@@ -17,22 +17,21 @@ import csv
 import html
 import json
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from tqdm import tqdm
 from tyro.conf import Positional
 
 from lessons.check import check_file, find_lab
-from lessons.contained import Contained, Limits, adopt_orphans, end_all, end_below
+from lessons.contained import Contained, adopt_orphans, end_below
 from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 from lessons.report import Report
@@ -42,7 +41,8 @@ from records.errors import RunFailed, UsageError, between, one_line
 from training.command_line import guarded, parse
 
 _TICK_S = 0.1
-_STYLE = "body{font-family:sans-serif}td,th{padding:.2em .6em;text-align:left}pre{white-space:pre-wrap}"
+_STYLE = """body{font-family:sans-serif} td,th{padding:.2em .6em;text-align:left;vertical-align:top}
+pre,p{overflow-wrap:anywhere} pre{white-space:pre-wrap}"""
 _HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
 
 
@@ -66,27 +66,19 @@ class Settings:
     """The most processes that one may have; a right one has up to ten."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One lab of one submission; `kept` is where its verdict is, or will be."""
+class Task(NamedTuple):
+    """One lab of one submission; `kept` is where its verdict is, which is empty while it is judged."""
 
     lab: Lab
     submission: Path
     kept: Path
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What is kept of a report: the cells of the grades, and its part of the page."""
 
     cells: list[str]
-    points: int
     html: str
-
-    @property
-    def judged(self) -> bool:
-        """Whether the submission could be judged."""
-        return "failed" not in self.cells[3:4]
 
 
 def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict:
@@ -95,8 +87,8 @@ def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict
     name = task.submission.name.removesuffix(".py")
     cells = [name, task.lab.name, str(report.points), report.kind, first, "; ".join(flags)]
     cells = ["".join(c if c.isprintable() else " " for c in cell) for cell in cells]
-    cells = [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in cells]
-    return Verdict(cells, report.points, report._repr_html_())
+    cells = [f"'{cell}" if cell.lstrip().startswith(("=", "+", "-", "@")) else cell for cell in cells]
+    return Verdict(cells, report._repr_html_())
 
 
 def judge(task: Task, alone: bool) -> bytes:
@@ -110,32 +102,38 @@ def judge(task: Task, alone: bool) -> bytes:
         report = Report(task.lab, fault.kind, str(fault))
     except Exception as error:  # a machine without memory, a file that cannot be read
         report = Report(task.lab, "failed", f"could not be judged: {one_line(error)}")
-    return json.dumps(asdict(verdict_of(task, report, flags))).encode()
+    return json.dumps(verdict_of(task, report, flags)).encode()
 
 
-def grade(tasks: Sequence[Task], limits: Limits, jobs: int, alone: bool) -> Generator[tuple[Task, Verdict]]:
-    """Judge submissions, `jobs` at a time, and yield each verdict as it comes. Closed, it ends those under way."""
+def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Verdict]]:
+    """Judge submissions, several at a time, and yield each verdict as it comes. Closed, it ends those under way."""
     torch.set_num_threads(1)  # a process that has used more cannot be forked
     adopt_orphans()
     waiting, running = deque(tasks), dict[Task, Contained]()
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                running[waiting[0]] = Contained(partial(judge, waiting[0], alone), limits)
-                waiting.popleft()
+            while waiting and len(running) < settings.jobs:
+                task = waiting.popleft()
+                task.kept.touch()
+                call = partial(judge, task, settings.lab != "all")
+                running[task] = Contained(call, settings.seconds, settings.megabytes, settings.processes)
             time.sleep(_TICK_S)
-            for task in [task for task, call in running.items() if call.watch()]:
-                call = running.pop(task)
+            for task in [task for task, call in running.items() if call.has_ended()]:
+                ended = running.pop(task)
                 end_below(os.getpid(), [one.pid for one in running.values()])
-                if call.exceeded:
-                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {call.exceeded}"))
-                elif result := call.result():
-                    yield task, Verdict(**json.loads(result))
+                task.kept.unlink()
+                if ended.exceeded:
+                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
+                elif result := ended.result():
+                    yield task, Verdict(*json.loads(result))
                 else:
                     why = "could not be judged: what judges it was killed"
                     yield task, verdict_of(task, Report(task.lab, "failed", why))
     finally:
-        end_all(running.values())
+        end_below(os.getpid())
+        for task in tasks:
+            if task.kept.exists() and not task.kept.stat().st_size:
+                task.kept.unlink()
 
 
 def find_submissions(folder: Path) -> list[Path]:
@@ -145,7 +143,7 @@ def find_submissions(folder: Path) -> list[Path]:
     found = dict[str, Path]()
     for path in sorted(folder.iterdir()):
         if path.name[0] in "._" or not (path.is_dir() or (path.is_file() and path.suffix == ".py")):
-            print(f"{path.name}: left out, it is neither a folder nor a .py file", file=sys.stderr)
+            print(f"{path.name!r}: left out, it is neither a folder nor a .py file", file=sys.stderr)
         elif (other := found.setdefault(path.name.removesuffix(".py"), path)) != path:
             raise UsageError(f"{path}: has the name of {other.name}; rename one")
     if not found:
@@ -155,16 +153,16 @@ def find_submissions(folder: Path) -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Grade; return 0 if every submission could be judged, 1 if not, 2 after bad usage, 128 + signal."""
-    verdicts: list[Verdict] = []
+    kinds: list[str] = []
 
     def work() -> None:
         settings = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "")
         try:
-            verdicts.extend(grade_class(settings, *check_settings(settings)))
+            kinds.extend(verdict.cells[3] for verdict in grade_class(settings, *check_settings(settings)))
         except OSError as error:
             raise RunFailed(f"{error.filename or settings.csv}: {error.strerror or error}") from error
 
-    return guarded(work) or (0 if all(one.judged for one in verdicts) else 1)
+    return guarded(work, "verdicts are kept; the same command continues") or int("failed" in kinds)
 
 
 def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
@@ -190,37 +188,38 @@ def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
 def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[Lab]) -> list[Verdict]:
     """Judge what has no verdict yet, write the grades, and return all verdicts."""
     table, verdicts = Path(settings.csv).resolve(), dict[Task, Verdict]()
-    kept = table.with_suffix(".verdicts")
+    page, kept = table.with_suffix(".html"), table.with_suffix(".verdicts")
     tasks = [Task(lab, one, kept / f"{key_of(lab, one)}.json") for one in submissions for lab in labs]
     for task in tasks:
-        if task.kept.exists():
-            verdicts[task] = Verdict(**json.loads(task.kept.read_text(encoding="utf-8")))
+        if task.kept.exists() and (text := task.kept.read_text()):
+            verdicts[task] = Verdict(*json.loads(text))
+        elif task.kept.exists():
+            why = "the grading crashed while this was judged; the same command tries it again"
+            verdicts[task] = verdict_of(task, Report(task.lab, "failed", why))
+            task.kept.unlink()
     if verdicts:
         print(f"{len(verdicts)} of {len(tasks)} have a verdict already, in {kept}", flush=True)
     left = [task for task in tasks if task not in verdicts]
-    limits = Limits(settings.seconds, settings.megabytes, settings.processes)
-    with tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar:
-        try:
-            with closing(grade(left, limits, settings.jobs, settings.lab != "all")) as found:
-                for task, verdict in found:
-                    if verdict.judged:
-                        with write_atomically(task.kept) as path:
-                            path.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-                    verdicts[task] = verdict
-                    name, lab, points, _, first, flags = verdict.cells
-                    bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
-                    sys.stdout.flush()
-                    bar.update()
-        except KeyboardInterrupt as interrupt:
-            text = f"{len(verdicts)} of {len(tasks)} verdicts are kept; the same command continues"
-            raise KeyboardInterrupt(*interrupt.args[:1] or (signal.SIGINT,), text) from interrupt
+    with (
+        tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar,
+        closing(grade(left, settings)) as found,
+    ):
+        for task, verdict in found:
+            verdicts[task] = verdict
+            name, lab, points, kind, first, flags = verdict.cells
+            if kind not in ("failed", "limit"):
+                with write_atomically(task.kept) as path:
+                    path.write_text(json.dumps(verdict))
+            bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")
+            sys.stdout.flush()
+            bar.update()
     in_order = [verdicts[task] for task in tasks]
-    with write_together([table, table.with_suffix(".html")]) as (rows, page):
+    with write_together([table, page]) as (rows, text_of_page):
         with open(rows, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_HEADER, *(one.cells for one in in_order)])
-        page.write_text(page_of(in_order), encoding="utf-8")
-    average = sum(one.points for one in in_order) / len(in_order)
-    print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {table.with_suffix('.html')}")
+        text_of_page.write_text(page_of(in_order), encoding="utf-8", errors="replace")
+    average = sum(int(one.cells[2]) for one in in_order) / len(in_order)
+    print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {page}")
     return in_order
 
 

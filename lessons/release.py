@@ -5,9 +5,15 @@ The strategies stay, by which the labs train, and they are algorithms that labs 
 the solutions are and draws inputs anew, flags who uses them.
 """
 
+import sys
+
+if __name__ == "__main__":
+    from records.interrupts import end_while_loading
+
+    end_while_loading("nothing was written")  # what follows takes seconds to load
+
 import pickle
 import shutil
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
@@ -17,7 +23,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from lessons.check import SOLUTIONS, run_solution
+from lessons.check import run_solution
 from lessons.judge import REFERENCES, draw
 from lessons.lab import Lab, Run
 from lessons.labs import LABS
@@ -25,7 +31,6 @@ from records.errors import UsageError
 from training.command_line import guarded, parse
 
 PROJECT = Path(__file__).resolve().parent.parent
-_FILES = ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE")
 _MOST = 64  # elements of a result that costs may be made of
 
 
@@ -40,10 +45,12 @@ class Settings:
 def copy_course(folder: Path, *leave_out: str) -> None:
     """Copy what the labs need into a new folder."""
     tools = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    for name in ("lessons", *(pattern.rstrip("*") for pattern in tools["packages"]["find"]["include"])):
+    packages = [pattern.rstrip("*") for pattern in tools["packages"]["find"]["include"]]
+    for name in ("lessons", "docs", "media", *packages):
         ignored = shutil.ignore_patterns("__pycache__", ".*", *leave_out)
         shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
-    for name in (*_FILES, *(f"{module}.py" for module in tools["py-modules"])):
+    modules = [f"{module}.py" for module in tools["py-modules"]]
+    for name in ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE", *modules):
         shutil.copy2(PROJECT / name, folder / name)
 
 
@@ -70,8 +77,6 @@ def keep_costs(lab: Lab, run: Run) -> Run:
 def write_folder(folder: str, write: Callable[[Path], None]) -> None:
     """Write a new folder, all of it or nothing. Raises UsageError."""
     path = Path(folder).resolve()
-    if not SOLUTIONS.is_dir():
-        raise UsageError("this course has no solutions; run this in the one for teachers")
     if path.exists():
         raise UsageError(f"{folder}: exists already; give another name, or remove it")
     try:
@@ -86,12 +91,8 @@ def write_folder(folder: str, write: Callable[[Path], None]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the course; return 0, 2 after bad usage, 128 + signal."""
-
-    def work() -> None:
-        folder = parse(sys.argv[1:] if arguments is None else arguments, Settings, __doc__ or "").folder
-        write_folder(folder, release)
-
-    return guarded(work)
+    given = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: write_folder(parse(given, Settings, __doc__ or "").folder, release))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Source:
         at = self.place(*own[-1]) if own else "in the lab's own code, called from yours"
         text = one_line(error)[:_LONGEST]
         if not where:
-            return Fault("import", f"cannot be imported: {text}, {at}")
+            return Fault("import", f"cannot be imported: {text}" + (f", {at}" if own else ""))
         if isinstance(error, NotImplementedError) and (not own or "raise NotImplementedError" in at):
             return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {str(error)[:_LONGEST] or 'a hole'}")
         return Fault("raised", f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}")

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -63,16 +64,23 @@ def test_its_references_have_the_costs_of_the_solution(course: Path, name: str) 
     lab = LABS[name]
     kept = pickle.loads((course / "lessons" / "references" / f"{name}.pickle").read_bytes())
     assert set(kept) == {*lab.cases, lab.scored}
+    assert not any(one.inputs for one in kept.values())
     run = draw(lab, lab.scored, anew=False)
     again = draw(lab, lab.scored, anew=False).inputs
-    pairs = [
-        (one[k].nan_to_num(), other[k].nan_to_num()) for one, other in zip(run.inputs, again, strict=True) for k in one
-    ]
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert all(torch.equal(one[k].nan_to_num(), other[k].nan_to_num())
+               for one, other in zip(run.inputs, again, strict=True) for k in one)  # fmt: skip
     solved, reference = run_solution(lab, run), kept[lab.scored]
     reference.inputs = run.inputs
     assert all(figure.yours == figure.best for figure in lab.figures(solved, reference))
     assert [lab.label(one, lab.scored) for one in reference.sent] == [lab.label(one, lab.scored) for one in solved.sent]
+
+
+@pytest.mark.xdist_group("release")
+def test_the_links_of_its_pages_lead_somewhere(course: Path) -> None:
+    pages = [*(course / "lessons").glob("*.ipynb"), course / "lessons" / "README.md"]
+    links = {(page.name, link) for page in pages for link in re.findall(r"\]\(([^):#]+)\)", page.read_text())}
+    assert len(links) > len(LABS)
+    assert not [link for link in links if not (course / "lessons" / link[1]).exists()]
 
 
 @pytest.mark.xdist_group("release")

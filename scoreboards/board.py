@@ -105,22 +105,15 @@ def play_all(entry: Entry, steps: Mapping[str, int], scale: Scale, pool: Executo
         limit = 2 * CLUSTERS[place].budget
         for seed in range(scale.seeds):
             show = seed == 0 and place == next(iter(CLUSTERS))
-            tasks[place, seed] = game.play, (entry, place, seed, n, limit, True, show)
-        if entry.is_own:
-            tasks[place, "shared"] = game.play, (entry, place, 0, n, limit, False)
+            tasks[place, seed] = game.play, (entry, place, seed, n, limit, show)
     found = in_parallel(pool, tasks, entry.name)
     for (place, seed), played in found.items():
-        if seed == "shared" and digest(played.parameters) != digest(found[place, 0].parameters):
-            raise RunFailed(
-                f"{entry.name}, {place}: its ranks share what no message carries: with a module for each rank, and "
-                "messages that are copied, the parameters are others; send it by self.transport"
-            )
         if played.seconds > (budget := CLUSTERS[place].budget * scale.share):
             raise RunFailed(
                 f"{entry.name}, {place}, seed {seed}: ended at {played.seconds:g} virtual s, after the {budget:g} of "
                 "the budget; make its steps take the same time with every seed"
             )
-    return {key: played for key, played in found.items() if key[1] != "shared"}
+    return found
 
 
 def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str, Any], str]:

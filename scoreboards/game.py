@@ -137,8 +137,12 @@ def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bo
                 f"{entry.name}, {place}: computed {meter.computed} forward passes, of which {round(meter.charged)} "
                 "took time; compute only in those of the training loop"
             )
-        made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
         assert meter.played is not None
+        assert time.ranks is not None
+        messages = sum(transport.messages_sent.total() for transport in time.ranks.transports.values())
+        if 8 * messages > meter.played.nbytes:
+            raise RunFailed(f"{entry.name}, {place}: sends {messages} messages, most of them empty; send vectors")
+        made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
         return dataclasses.replace(meter.played, page=made)
 
 

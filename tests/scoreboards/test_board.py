@@ -29,21 +29,6 @@ from tests.runs import ROOT, said_by
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "scoreboard.md").read_text(encoding="utf-8"), re.DOTALL)
 pytestmark = pytest.mark.slow
 SMALL = Scale(seeds=2, share=0.3)
-SHARING = """
-from dataclasses import dataclass
-from strategies import LocalSGD
-
-OPTIONS = "--optimizer adam --lr 0.01 --local_steps 1000"
-KEPT = []
-
-
-@dataclass(kw_only=True)
-class Sharing(LocalSGD):
-    def step(self, n_samples: int) -> None:
-        super().step(n_samples)
-        KEPT.append(self.replica.x)
-        self.replica.x.copy_(sum(KEPT[-8:]) / len(KEPT[-8:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +78,6 @@ def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, 
     assert "Growing: outside of its spread on racks" in text
 
 
-def test_who_shares_without_a_message_is_refused_and_nothing_is_kept(said: Any, tmp_path: Path) -> None:
-    (tmp_path / "sharing.py").write_text(SHARING)
-    code, text = said("sharing:Sharing", "--trial")
-    assert code == 1, text
-    assert re.search(r"error: sharing:Sharing, \w+: its ranks share what no message carries: .*\n$", text), text
-    assert not (tmp_path / "kept").exists()
-
-
 def test_who_ends_after_the_budget_is_refused(pool: Executor) -> None:
     with pytest.raises(RunFailed, match=r"ring_all_reduce, fast, seed 0: ended at .* virtual s, after the 0.1 of the"):
         board.play_all(find("ring_all_reduce"), {"fast": 3}, Scale(1, 0.02), pool)
@@ -148,12 +125,12 @@ def test_a_process_that_dies_ends_it_with_one_line() -> None:
     "does", ["raise SystemExit(0)", "self.transport.recv(0, 'never')", "self.replica.x.fill_(1 / 0)"]
 )
 def test_what_goes_wrong_in_a_run_is_one_line(does: str, said: Any, tmp_path: Path) -> None:
-    text = SHARING.replace("Sharing", "Wrong").replace("KEPT.append(self.replica.x)", does)
+    assert EXAMPLE
     name = f"wrong_{len(does)}"
-    (tmp_path / f"{name}.py").write_text(text)
-    code, says = said(f"{name}:Wrong", "--trial")
+    (tmp_path / f"{name}.py").write_text(EXAMPLE[1].replace("self.local_steps += 1", does))
+    code, says = said(f"{name}:Growing", "--trial")
     assert code == 1, says
-    assert f"error: {name}:Wrong, " in says.splitlines()[-1]
+    assert f"error: {name}:Growing, " in says.splitlines()[-1]
 
 
 def test_a_record_needs_a_small_p() -> None:

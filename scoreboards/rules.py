@@ -9,6 +9,7 @@ import inspect
 import math
 from collections import Counter, defaultdict, deque
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -32,28 +33,13 @@ _NO_NAMES = (
     "get_type_hints", "make_dataclass", "PyTorchFile", "import_", "autocast_",
 )  # fmt: skip
 """How names begin by which a file, another rank or the state of torch is reached."""
-_INSIDE = {
-    "model",
-    "ranks",
-    "world",
-    "network",
-    "coroutine",
-    "clock",
-    "inbox",
-    "module",
-    "transports",
-    "time_passes",
-    "defaults",
-}
+_INSIDE = {*"model ranks world network coroutine clock inbox module transports time_passes defaults".split()}
 KNOWN = {
     name
     for thing in (torch, torch.nn, torch.optim, Tensor, F, math, dict, list, set, str, deque, Counter, defaultdict)
     for name in dir(thing)
-    if not (
-        name.startswith(_NO_NAMES)
-        or inspect.ismodule(value := inspect.getattr_static(thing, name))
-        or isinstance(value, dict | list | set)
-    )
+    if not name.startswith(_NO_NAMES)
+    and not isinstance(inspect.getattr_static(thing, name), ModuleType | dict | list | set)
 } | {*CONTRACT}
 
 
@@ -78,9 +64,7 @@ def check_file(path: Path) -> None:
         found = _wrong(node, KNOWN | own - _INSIDE)
         if isinstance(node, ast.arg) and node.arg == "self" and node not in selves:
             found = "calls an argument self that is not the object of a method"
-        elif (isinstance(node, ast.Name) and node.id == "self" and not isinstance(node.ctx, ast.Load)) or (
-            isinstance(node, ast.MatchAs | ast.alias) and "self" in (node.name, getattr(node, "asname", None))
-        ):
+        elif isinstance(node, ast.Name) and node.id == "self" and not isinstance(node.ctx, ast.Load):
             found = "assigns to self"
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in unbound:
             found = f"uses {ast.unparse(node)}; call it of an object"

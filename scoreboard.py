@@ -67,10 +67,8 @@ def _enter(options: ScoreboardOptions) -> None:
         check_writable_by("results_dir", folder)
     with board.workers() as pool:
         facts, page = board.make(entry, pool, board.TRIAL if options.trial else board.RECORD)
-    print(scoreboard.compared(facts, kept))
-    if options.trial:
-        print("a trial: nothing is kept")
-    else:
+    print(scoreboard.compared(facts, None if options.trial else kept))
+    if not options.trial:
         print("kept      " + ", ".join(map(str, board.keep(facts, page, folder))))
 
 
@@ -88,11 +86,11 @@ def _verify(options: ScoreboardOptions) -> None:
         for name in tqdm(chosen, unit="entry", leave=False, disable=len(chosen) == 1):
             try:
                 tqdm.write(board.verify(find(name), kept[name], pool))
-            except RunFailed as error:
+            except (RunFailed, UsageError) as error:
                 tqdm.write(str(error))
                 failed.append(name)
     if failed:
-        raise RunFailed(f"{', '.join(failed)}: not within the spread that is kept")
+        raise RunFailed(f"{', '.join(failed)}: did not come out as it is kept")
 
 
 if __name__ == "__main__":

@@ -45,8 +45,6 @@ class All:
 
     names: Positional[tuple[str, ...]] = ()
     """Strategies; default: all."""
-    processes: int = board.PROCESSES
-    """That compute."""
 
 
 def tuned(name: str, pool: Executor) -> tuple[Entry, dict[str, Any]]:
@@ -95,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FOLDER.mkdir(parents=True, exist_ok=True)
         kept = {name for name, facts in scoreboard.load(FOLDER).items() if facts["game"] == board.described()}
         names = options.names or [name for name in ENTRIES if name not in kept]
-        with board.workers(options.processes) as pool:
+        with board.workers() as pool:
             for name in tqdm(names, unit="entry"):
                 entry, tried = tuned(name, pool)
                 facts, page = board.make(entry, pool)

@@ -11,7 +11,7 @@ from typing import Any
 from records.errors import UsageError
 
 P = 0.01
-"""A record must beat the one before with a smaller p than this."""
+"""A record must beat every other entry with a smaller p than this."""
 Facts = Mapping[str, Any]
 
 
@@ -36,10 +36,14 @@ def p_value(new: Sequence[float], old: Sequence[float]) -> float:
     return fmean(as_large)
 
 
-def best(entries: Mapping[str, Facts], place: str, but: str = "") -> Facts | None:
-    """Return the entry with the lowest mean on a cluster, `but` one; None if there is no other."""
-    others = [facts for name, facts in entries.items() if name != but and place in facts["clusters"]]
-    return min(others, key=lambda facts: fmean(scores(facts, place)), default=None)
+def rival(facts: Facts, entries: Mapping[str, Facts], place: str) -> tuple[float, str] | None:
+    """Return the p against the entry that is hardest to beat on a cluster, and its name; None if there is no other."""
+    found = [
+        (p_value(scores(facts, place), scores(other, place)), -fmean(scores(other, place)), name)
+        for name, other in entries.items()
+        if name != facts["entry"]
+    ]
+    return (hardest[0], hardest[2]) if (hardest := max(found, default=None)) else None
 
 
 def scores(facts: Facts, place: str) -> list[float]:
@@ -50,45 +54,45 @@ def scores(facts: Facts, place: str) -> list[float]:
 
 def shown(values: Sequence[float]) -> str:
     """Return mean and standard deviation."""
-    return f"{fmean(values):.3f}±{stdev(values):.3f}"
+    return f"{fmean(values):.3f} ± {stdev(values):.3f}"
 
 
-def compared(facts: Facts, entries: Mapping[str, Facts]) -> str:
-    """Return the result of an entry, cluster by cluster, beside the record of the others."""
+def compared(facts: Facts, entries: Mapping[str, Facts] | None) -> str:
+    """Return the result of an entry, cluster by cluster, beside the others; None: it is a trial."""
     lines = ["cluster   steps   bits per character   MB      record"]
     for place, of in facts["clusters"].items():
-        record, says = best(entries, place, facts["entry"]), "none before: a new record"
-        if record:
-            old = scores(record, place)
-            if len(old) == len(of["scores"]):
-                p = p_value(of["scores"], old)
-                verdict = "a new record" if p < P else f"no new record, which needs p < {P}"
-                says = f"{shown(old)} ({record['entry']}): p = {p:.4f}, {verdict}"
-            else:
-                says = f"{shown(old)} ({record['entry']}): a trial is not compared"
+        if entries is None:
+            says = "a trial is not compared"
+        elif found := rival(facts, entries, place):
+            p, name = found
+            verdict = "a new record" if p < P else f"no new record, which needs p < {P}"
+            says = f"{shown(scores(entries[name], place))} ({name}): p = {p:.4f}, {verdict}"
+        else:
+            says = "none before: a new record"
         megabytes = fmean(of["bytes"]) / 1e6
         lines.append(f"{place:9} {of['steps']:5}   {shown(of['scores']):18}   {megabytes:<6.3g}  {says}")
     return "\n".join(lines)
 
 
 def table(folder: Path, docs: Path) -> str:
-    """Return the table of all entries for a page in `docs`, by their scores on the first cluster, the best in bold."""
+    """Return the table of all entries for a page in `docs`, by their scores on the first cluster, records in bold."""
     entries = load(folder)
     if not entries:
         return "There is no entry yet."
     places = list(next(iter(entries.values()))["clusters"])
-    bests = [min(fmean(scores(facts, place)) for facts in entries.values()) for place in places]
-    rows = ["| entry, lines | " + " | ".join(places) + " | MB |", "|---" * (len(places) + 2) + "|"]
+    bests = {place: min(entries.values(), key=lambda facts: fmean(scores(facts, place))) for place in places}
+    columns = ["entry", "lines", *places, *(f"MB, {place}" for place in places), "a run"]
+    rows = [columns, ["---"] * len(columns)]
     for name, facts in sorted(entries.items(), key=lambda pair: fmean(scores(pair[1], places[0]))):
-        found = [scores(facts, place) for place in places]
-        cells = [
-            f"**{shown(one)}**" if fmean(one) == best else shown(one) for one, best in zip(found, bests, strict=True)
-        ]
-        megabytes = "/".join(f"{fmean(facts['clusters'][place]['bytes']) / 1e6:.3g}" for place in places)
-        file, page = docs.parent / facts["file"], folder / file_name(name, "html")
-        links = [os.path.relpath(path, docs) for path in (file, page)]
-        rows.append(f"| [`{name}`]({links[0]}),{facts['lines']} | {' | '.join(cells)} | [{megabytes}]({links[1]}) |")
-    return "\n".join(rows)
+        paths = docs.parent / facts["file"], folder / file_name(name, "html")
+        file, page = (os.path.relpath(path, docs) for path in paths)
+        cells = [shown(scores(facts, place)) for place in places]
+        for i, place in enumerate(places):
+            if p_value(scores(bests[place], place), scores(facts, place)) >= P:
+                cells[i] = f"**{cells[i]}**"
+        megabytes = [f"{fmean(facts['clusters'][place]['bytes']) / 1e6:.3g}" for place in places]
+        rows.append([f"[`{name}`]({file})", str(facts["lines"]), *cells, *megabytes, f"[page]({page})"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def file_name(entry: str, kind: str) -> str:

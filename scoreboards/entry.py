@@ -1,9 +1,10 @@
 """An entry of the scoreboard: a strategy of the table, or one file of the user's.
 
-Ranks in virtual time share a process. So that they share nothing but messages, each has the module of the entry for
-itself, and a copy of what it receives.
+Ranks in virtual time share a process. So that they share nothing but messages, each executes the file of the entry for
+itself, and receives copies.
 """
 
+import copy
 import dataclasses
 import inspect
 import sys
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from launchers.launcher import Job
-from records.errors import UsageError, unknown
+from records.errors import RunFailed, UsageError, unknown
 from scoreboards.clusters import RANKS
 from scoreboards.rules import check_file, options_in
 from strategies import STRATEGIES, RunSize, Strategy
@@ -23,14 +24,18 @@ from virtual_time.in_place import InPlace
 from virtual_time.transport import Simulated
 from workloads.lookup import blamed_on
 
+MOST_SAMPLES = 1_000_000
+
 
 class Apart(Simulated):
-    """A rank whose messages are copied when they are sent."""
+    """A rank whose messages are copied when they are sent, and carry nothing beside their payload."""
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
+        if not (0 <= n <= MOST_SAMPLES and n == int(n)):
+            raise RunFailed(f"isend(..., n={n}): must be a number of samples, which is not counted as bytes")
         work, nbytes = super()._send(value, dst, tag, n, sent)
         if isinstance(work, InPlace) and work._message is not None and work._message.tensor is not None:
-            work._message.tensor = work._message.tensor.clone()
+            work._message.tensor = work._message.tensor.detach().clone()
         return work, nbytes
 
 
@@ -60,7 +65,8 @@ class Entry:
     def _train(self, work: Any, transport: Any, report: Any, orders: Any, data: Any) -> Any:
         module, _, kind = self.name.partition(":")
         given = orders.options.strategy
-        values = {option.name: getattr(given, option.name) for option in dataclasses.fields(given)}
+        fields = [field.name for field in dataclasses.fields(given) if field.init]
+        values = {name: copy.deepcopy(getattr(given, name)) for name in fields}
         options = dataclasses.replace(orders.options, strategy=vars(self._execute(module))[kind](**values))
         return work(transport, report, dataclasses.replace(orders, options=options), data)
 
@@ -92,7 +98,9 @@ def find(name: str, options: dict[str, str] | None = None) -> Entry:
         if name not in ENTRIES:
             raise unknown("entry", name, ENTRIES, "yourmodule:YourClass")
         return Entry(name, str(inspect.getsourcefile(STRATEGIES[name])), options or {})
-    module = name.partition(":")[0]
+    module, _, kind = name.partition(":")
+    if not (module.isidentifier() and kind.isidentifier()):
+        raise UsageError(f"{name}: must be yourmodule:YourClass, of a file yourmodule.py in the current directory")
     path = Path(f"{module}.py").absolute()
     if not path.is_file():
         raise UsageError(f"{name}: there is no {path.name} in the current directory; put it there")

@@ -25,7 +25,6 @@ from training.options import Options, option_names
 from training.run import run
 from virtual_time.cluster import ClusterOptions, Compute
 from virtual_time.launcher import VirtualTime
-from virtual_time.transport import Simulated
 from workloads import tasks
 from workloads.data import Data
 from workloads.gpt import GPT
@@ -107,13 +106,10 @@ class Meter:
 _meter: Meter | None = None
 
 
-def play(
-    entry: Entry, place: str, seed: int, steps: int, limit: float, apart: bool = True, show: bool = False
-) -> Played:
+def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
     """Train on one cluster for so many steps of all workers; fail after `limit` virtual seconds.
 
-    `apart`: each rank has the entry's module, and what it receives, for itself. `show`: make the page of the first
-    steps. Raises UsageError, RunFailed.
+    `show`: make the page of the first steps. Raises UsageError, RunFailed.
     """
     global _meter
     entry.load()
@@ -127,12 +123,8 @@ def play(
         phases = machines.given_seconds(dict)
         assert phases is not None
         _meter = meter = Meter(Compute(options, phases), limit)
-        meter.time = time = VirtualTime(
-            machines.make_network(options), meter, member=Apart if apart else Simulated
-        )  # fmt: skip
-        launcher = time.launcher()
-        if apart:
-            launcher = dataclasses.replace(launcher, launch=lambda job: time.run(entry.for_each(job)))
+        meter.time = time = VirtualTime(machines.make_network(options), meter, member=Apart)
+        launcher = dataclasses.replace(time.launcher(), launch=lambda job: time.run(entry.for_each(job)))
         try:
             run(options, quiet=True, launcher=launcher)
         except (RunFailed, SystemExit) as error:
@@ -145,8 +137,12 @@ def play(
                 f"{entry.name}, {place}: computed {meter.computed} forward passes, of which {round(meter.charged)} "
                 "took time; compute only in those of the training loop"
             )
-        made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
         assert meter.played is not None
+        assert time.ranks is not None
+        messages = sum(transport.messages_sent.total() for transport in time.ranks.transports.values())
+        if 8 * messages > meter.played.nbytes:
+            raise RunFailed(f"{entry.name}, {place}: sends {messages} messages, most of them empty; send vectors")
+        made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
         return dataclasses.replace(meter.played, page=made)
 
 
@@ -164,9 +160,9 @@ def options_of(name: str, text: str, place: str) -> Options:
         names = {part.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_") for part in given}
         for one in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
             raise UsageError(f"--{one} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
+        if ":" in text:
+            raise UsageError(f"{text}: names yourmodule:something; take an optimizer, codec or schedule that is here")
         options = parse_run([*given, *(f"--{one}={value}" for one, value in fixed.items())], None, "")
-        if ":" in options.optimizer:
-            raise UsageError(f"--optimizer {options.optimizer}: an entry is one file; take one of torch.optim")
     except ValueError as error:
         raise UsageError(f"{name}, options on {place}: {error}") from error
     roles = options.strategy.roles(RANKS)

@@ -11,7 +11,7 @@ from scoreboards.board import digest
 from scoreboards.clusters import CLUSTERS
 from strategies import STRATEGIES
 
-BEGIN = """from dataclasses import dataclass
+BEGIN = """from dataclasses import dataclass, field
 
 import torch
 
@@ -31,41 +31,30 @@ class Mine(RingAllReduce):
         super().step(n_samples)
 """
 )
-NO_MESSAGE = (
+SHARING = (
     BEGIN
     + """
 
 @dataclass(kw_only=True)
 class Mine(LocalSGD):
     local_steps: int = 1000
-
-    def step(self, n_samples: int) -> None:
-        super().step(n_samples)
-        {}
-        if len(KEPT) == self.transport.world_size:
-            self.replica.x.copy_(sum(KEPT) / len(KEPT))
-            KEPT.clear()
-"""
-)
-PEEK = (
-    BEGIN
-    + """
-
-@dataclass(kw_only=True)
-class Mine(LocalSGD):
-    local_steps: int = 1000
+    of_object: list[int] = field(default_factory=list)
+    of_class = []
 
     def setup(self) -> None:
         super().setup()
-        self.own = self.transport.allocate(len(self.replica.x))
+        self.own = self.transport.allocate(len(self.replica.x)).requires_grad_()
         for peer in self.transport.peers:
             self.transport.isend(self.own[:], peer, "once")
         self.seen = [self.transport.recv(peer, "once").tensor for peer in self.transport.peers]
 
     def step(self, n_samples: int) -> None:
         super().step(n_samples)
-        self.own.copy_(self.replica.x)
-        self.replica.x.lerp_(sum(self.seen) / len(self.seen), 0.1)
+        self.own.detach().copy_(self.replica.x)
+        for kept in (KEPT, self.of_object, self.of_class):
+            kept.append(self.transport.rank)
+        if {}:
+            self.replica.x.zero_()
 """
 )
 NUMBER = iter(range(1000))
@@ -98,6 +87,14 @@ def entered(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> entry.E
         ("self.transport._allocated", "uses self.transport._allocated"),
         ("pass\n" + "#\n" * 150, "must have at most 150 lines of 120 characters"),
         ("learned = '" + 120 * "x" + "'", "must have at most 150 lines of 120 characters"),
+        ("learned = [" + 25 * f"\n'{'x' * 90}'," + "]", "has constants of more than 2000 characters"),
+        ("'{0.transport.ranks}'.format(self)", "format, which is no part of the contract"),
+        ("super(Mine, self.transport).clock", "gives super() arguments"),
+        ("self = self.transport", "assigns to self"),
+        ("lambda self: self.clock", "an argument self that is not the object of a method"),
+        ("pass\n\n    @staticmethod\n    def look(self):\n        self.clock = 0", "an argument self"),
+        ("Mine.step(self.transport)", "uses Mine.step; call it of an object"),
+        ("torch.nn.functional.tf32_notes['x'] = self.replica.x", "uses torch.nn.functional.tf32_notes"),
         ("self.replica.model(torch.zeros(8, 32))\n\n    def model(self):\n        pass", "uses self.replica.model"),
     ],
 )  # fmt: skip
@@ -110,35 +107,23 @@ def test_a_file_that_breaks_a_rule_is_refused_before_it_is_imported(
     assert "\n" not in str(refused.value)
 
 
-def bits(made: entry.Entry, apart: bool) -> str:
-    return digest(game.play(made, "fast", 0, 4, 100, apart=apart).parameters)
-
-
-def test_an_entry_that_shares_nothing_has_the_same_bits_with_a_module_for_each_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = entered(STEP.format("self.replica.g.mul_(1)"), tmp_path, monkeypatch)
-    assert bits(made, True) == bits(made, False) == bits(entry.find("ring_all_reduce", made.options), True)
+def bits(made: entry.Entry) -> str:
+    return digest(game.play(made, "fast", 0, 4, 100).parameters)
 
 
 @pytest.mark.parametrize(
-    "text",
-    [NO_MESSAGE.format("KEPT.append(self.replica.x)"), NO_MESSAGE.format("Mine.roles.__doc__"), PEEK],
-    ids=["module", "innocent", "memory"],
+    "has_shared",
+    [
+        "len({*KEPT}) > 1",
+        "len({*self.of_object}) > 1",
+        "len({*self.of_class}) > 1",
+        "any(one.any() for one in self.seen)",
+        "self.seen[0].requires_grad",
+    ],
 )
-def test_what_ranks_share_without_a_message_is_found(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "__doc__" in text:
-        text = text.replace("Mine.roles.__doc__", "pass")
-    made = entered(text, tmp_path, monkeypatch)
-    assert (bits(made, True) == bits(made, False)) == ("pass" in text)
-
-
-@pytest.mark.parametrize("name", entry.ENTRIES)
-def test_the_project_s_strategies_share_nothing(name: str) -> None:
-    made = entry.find(name)
-    assert bits(made, True) == bits(made, False)
+def test_ranks_share_nothing_but_messages(has_shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sharing, alone = (entered(SHARING.format(one), tmp_path, monkeypatch) for one in (has_shared, "False"))
+    assert bits(sharing) == bits(alone)
 
 
 def test_who_is_no_entry() -> None:
@@ -155,14 +140,20 @@ def test_passes_that_take_no_time_are_found(tmp_path: Path, monkeypatch: pytest.
         game.play(made, "fast", 0, 4, 100)
 
 
+@pytest.mark.parametrize(("n", "says"), [("0.5", "n=0.5.: must be a number of samples"), ("1", "most of them empty")])
+def test_values_beside_a_payload_are_found(n: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = STEP.format(f"[self.transport.isend(None, self.transport.peers[0], 'x', n={n}) for _ in range(25_000)]")
+    with pytest.raises(RunFailed, match=says):
+        game.play(entered(text, tmp_path, monkeypatch), "fast", 0, 1, 100)
+
+
 def test_what_is_done_after_the_end_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = "\n    def model(self) -> torch.Tensor:\n        {}\n        return self.replica.x\n"
     text = STEP.format("pass") + model
     zero = text.format("self.calls = getattr(self, 'calls', 0) + 1; self.replica.x.mul_(self.calls < 2)")
     monkeypatch.setattr(entry, "check_file", lambda path: None)
-    assert bits(entered(zero, tmp_path, monkeypatch), True) == bits(
-        entered(text.format(""), tmp_path, monkeypatch), True
-    )
+    innocent = text.format("")
+    assert bits(entered(zero, tmp_path, monkeypatch)) == bits(entered(innocent, tmp_path, monkeypatch))
 
 
 def test_a_run_does_not_go_on_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +173,7 @@ def test_ranks_are_eight_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("'--batch_size 64'", "--batch_size is not for an entry to set"),
         ("'--no_events'", "--events is not for an entry to set"),
         ("'--help'", "--help is not for an entry to set"),
-        ("'--optimizer mine:Adam'", "an entry is one file"),
+        ("'--optimizer mine:Adam'", "names yourmodule:something"),
         ("'--local_steps 4'", "--local_steps: not an option of --strategy"),
         ("'--lr \"'", "No closing quotation"),
         ("{'moon': '--lr 0.1'}", "OPTIONS must be a text"),

@@ -80,7 +80,7 @@ def _score(entry: Entry, place: str, steps: int) -> float | None:
     try:
         return round(game.score(game.play(entry, place, SEED, steps, 2 * CLUSTERS[place].budget).parameters), 6)
     except RunFailed as error:
-        if "loss" not in str(error):
+        if "take a smaller --lr" not in str(error):
             raise
         return None
 

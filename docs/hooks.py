@@ -14,7 +14,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWN = ("*.md", "docs/*.md", "lessons/*.md", "benchmarks/*.md", "experiments/*.md", "media/*.*", "media/pages/*")
+SHOWN = ("*.md", "docs/*.md", "lessons/*.md", "benchmarks/*.md", "experiments/*.md", "media/*.*", "media/pages/*",
+         "results/scoreboard/*.html")  # fmt: skip
 
 
 def on_config(config: MkDocsConfig) -> None:

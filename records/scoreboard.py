@@ -54,7 +54,7 @@ def scores(facts: Facts, place: str) -> list[float]:
 
 def shown(values: Sequence[float]) -> str:
     """Return mean and standard deviation."""
-    return f"{fmean(values):.3f} ± {stdev(values):.3f}"
+    return f"{fmean(values):.3f}±{stdev(values):.3f}"
 
 
 def compared(facts: Facts, entries: Mapping[str, Facts] | None) -> str:
@@ -81,7 +81,7 @@ def table(folder: Path, docs: Path) -> str:
         return "There is no entry yet."
     places = list(next(iter(entries.values()))["clusters"])
     bests = {place: min(entries.values(), key=lambda facts: fmean(scores(facts, place))) for place in places}
-    columns = ["entry", "lines", *places, *(f"MB, {place}" for place in places), "a run"]
+    columns = ["entry", "lines", *places, *(f"MB, {place}" for place in places)]
     rows = [columns, ["---"] * len(columns)]
     for name, facts in sorted(entries.items(), key=lambda pair: fmean(scores(pair[1], places[0]))):
         paths = docs.parent / facts["file"], folder / file_name(name, "html")
@@ -91,7 +91,7 @@ def table(folder: Path, docs: Path) -> str:
             if p_value(scores(bests[place], place), scores(facts, place)) >= P:
                 cells[i] = f"**{cells[i]}**"
         megabytes = [f"{fmean(facts['clusters'][place]['bytes']) / 1e6:.3g}" for place in places]
-        rows.append([f"[`{name}`]({file})", str(facts["lines"]), *cells, *megabytes, f"[page]({page})"])
+        rows.append([f"[`{name}`]({page})", f"[{facts['lines']}]({file})", *cells, *megabytes])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

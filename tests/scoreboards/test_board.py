@@ -153,11 +153,11 @@ def test_a_record_beats_every_other_entry(tmp_path: Path) -> None:
         kept[name] = facts
         if name != "best":
             (tmp_path / f"{name}.json").write_text(json.dumps(facts))
-    assert "4.035 ± 0.030 (best): p = 1.0000" in records.compared(kept["lower"], kept)
+    assert "4.035±0.030 (best): p = 1.0000" in records.compared(kept["lower"], kept)
     rows = records.table(tmp_path, tmp_path).splitlines()
-    assert rows[0] == "| entry | lines | slow | MB, slow | a run |"
-    assert rows[2] == "| [`lower`](../lower.py) | 7 | **4.045 ± 0.030** | 1.5 | [page](lower.html) |"
-    assert rows[3].startswith("| [`old`](../old.py) | 7 | **4.045 ± 0.030** |")
+    assert rows[0] == "| entry | lines | slow | MB, slow |"
+    assert rows[2] == "| [`lower`](lower.html) | [7](../lower.py) | **4.045±0.030** | 1.5 |"
+    assert rows[3].startswith("| [`old`](old.html) | [7](../old.py) | **4.045±0.030** |")
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:

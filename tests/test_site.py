@@ -19,7 +19,7 @@ from tests.records.test_page import facts, unpacked
 from tests.runs import ROOT
 from tests.test_readme import EVERY, PROJECT
 
-PAGES = ROOT / "media" / "pages"
+PAGES, ENTRIES = ROOT / "media" / "pages", ROOT / "results" / "scoreboard"
 MADE = runpy.run_path(str(ROOT / "media" / "draw_pages.py"))
 RUNS = list(MADE["RUNS"])
 
@@ -72,8 +72,11 @@ def test_the_site_has_every_page_finds_its_words_and_leads_nowhere_in_vain(tmp_p
         text = re.sub(r"\]\(.*?\)", "", (ROOT / page).read_text(encoding="utf-8"))
         word = max(re.findall(r"\b[a-z]{4,}\b", text.split("\n\n")[1]), key=len)
         assert any(word in text for at, text in found.items() if at.partition("#")[0] == place), (place, word)
+    recorded = {path.name for path in (*PAGES.glob("*.html"), *ENTRIES.glob("*.html"))}
     texts = {
-        path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html") if path.stem not in (*RUNS, "404")
+        path: path.read_text(encoding="utf-8")
+        for path in tmp_path.rglob("*.html")
+        if path.name not in {*recorded, "404.html"}
     }
     assert len(texts) == len(places)
     outside = f"{PROJECT['project']['urls']['Repository']}/(?:blob|tree)/HEAD/(.+)"

@@ -10,7 +10,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
@@ -21,6 +21,7 @@ from records.interrupts import INTERRUPTS, interrupts_wait
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer
 _GIVE_UP_S = 10.0
+_NICE = 10  # so that who watches has a processor, however many processes a call starts
 
 
 class Contained:
@@ -43,6 +44,7 @@ class Contained:
     def _be(self, call: Callable[[], bytes]) -> None:
         try:
             os.setsid()
+            os.nice(_NICE)
             die_with_parent()
             adopt_orphans()
             for number in INTERRUPTS:
@@ -104,25 +106,40 @@ def adopt_orphans() -> None:
 def below(pid: int, spare: Collection[int] = ()) -> list[int]:
     """Return the processes below this one that have not ended; not the `spare` ones, and none below them."""
     children = dict[int, list[int]]()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX" and int(entry.name) not in spare:
-                children.setdefault(int(parent), []).append(int(entry.name))
+    for one, state, parent in _processes():
+        if state not in "ZX" and one not in spare:
+            children.setdefault(parent, []).append(one)
     found = [pid]
     for one in found:
         found += children.get(one, [])
     return found[1:]
 
 
-def end_below(pid: int, spare: Collection[int] = ()) -> None:
-    """Kill all that `below` finds, until nothing is left; gives up after some seconds."""
+def end_below(spare: Collection[int] = ()) -> None:
+    """Kill all that `below` finds of this process, until nothing is left; gives up after some seconds.
+
+    A whole group is killed at once, since what forks without end would be faster than who kills one after the other.
+    """
     give_up = time.monotonic() + _GIVE_UP_S
-    while (found := below(pid, spare)) and time.monotonic() < give_up:
+    while (found := below(os.getpid(), spare)) and time.monotonic() < give_up:
         for one in found:
             with suppress(ProcessLookupError, PermissionError):
+                group = os.getpgid(one)
                 os.kill(one, signal.SIGKILL)
+                if group != os.getpgrp():
+                    os.killpg(group, signal.SIGKILL)
         time.sleep(0.005)
+    for one, state, parent in _processes():
+        if state == "Z" and parent == os.getpid() and one not in spare:
+            os.waitpid(one, os.WNOHANG)
+
+
+def _processes() -> Iterator[tuple[int, str, int]]:
+    """Yield each process of the machine, its state, and its parent."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            yield int(entry.name), state, int(parent)
 
 
 def _megabytes(pid: int, file: str, field: str) -> float:

@@ -120,7 +120,7 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
             time.sleep(_TICK_S)
             for task in [task for task, call in running.items() if call.has_ended()]:
                 ended = running.pop(task)
-                end_below(os.getpid(), [one.pid for one in running.values()])
+                end_below([one.pid for one in running.values()])
                 task.kept.unlink()
                 if ended.exceeded:
                     yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
@@ -130,7 +130,7 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
                     why = "could not be judged: what judges it was killed"
                     yield task, verdict_of(task, Report(task.lab, "failed", why))
     finally:
-        end_below(os.getpid())
+        end_below()
         for task in tasks:
             if task.kept.exists() and not task.kept.stat().st_size:
                 task.kept.unlink()

@@ -53,7 +53,7 @@ def test_rounds_are_counted_as_if_a_rank_sent_and_received_one_message_in_each()
 def test_what_goes_wrong_on_sets_only_is_told(code: str, text: str) -> None:
     on_sets = f"    if vector.dtype == torch.int64:\n        {code}\n{BEGIN}"
     found = judge_changed("logarithms", (BEGIN, on_sets))
-    assert (found.kind, found.points) == ("wrong", 0)
+    assert (found.kind, found.points) == ("wrong", 30)
     assert f"halving_doubling: N = 2, length 8{', ' * text.startswith('on')}" in found.verdict
     assert text in found.verdict
 
@@ -65,7 +65,7 @@ def test_what_hangs_on_sets_only_is_ended_and_what_is_printed_there_is_not_shown
     monkeypatch.setattr(processes, "_COMPUTING_S", 2.0)
     on_sets = f"    print(vector.dtype)\n    while vector.dtype == torch.int64:\n        pass\n{BEGIN}"
     found = check.check_file("logarithms", write(tmp_path, "logarithms", (BEGIN, on_sets)))
-    assert (found.kind, found.points) == ("loop", 0)
+    assert (found.kind, found.points) == ("loop", 30)
     assert "halving_doubling, N = 2, 8 elements: your code does not come to an end at line " in found.verdict
     assert found.printed == "rank 0 printed: torch.float32\nrank 1 printed: torch.float32\n"
 

@@ -80,7 +80,7 @@ def test_the_site_has_every_page_finds_its_words_and_leads_nowhere_in_vain(tmp_p
     }
     assert len(texts) == len(places)
     outside = f"{PROJECT['project']['urls']['Repository']}/(?:blob|tree)/HEAD/(.+)"
-    into = 0
+    into, among = 0, set()
     for path, text in texts.items():
         for link in re.findall(r'<[^>]* (?:href|src)="?([^" >]+)', text):
             scheme, host, to, _, anchor = urlsplit(link)
@@ -91,7 +91,9 @@ def test_the_site_has_every_page_finds_its_words_and_leads_nowhere_in_vain(tmp_p
                 continue
             target = (path.parent / unquote(to)).resolve() if to else path
             assert target.is_file(), (path, link)
+            among.add((path.name, target.name))
             assert not anchor or re.search(f'id="?{re.escape(anchor)}[" >]', texts.get(target, "")), (path, link)
+    assert {("scoreboard.html", "demo.html"), ("syllabus.html", "memory.html")} <= among, "links among pages stay"
     assert into > 30, "code and notebooks are in the repository"
 
 

@@ -31,9 +31,11 @@ def all_reduce(transport, vector):
     fcntl.flock(lock, fcntl.LOCK_SH)
     def parent(pid):
         return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
-    def stay():
+    def undo_limits():
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
+    def stay():
+        undo_limits()
         while True:
             time.sleep(1)
 """
@@ -43,7 +45,11 @@ HOSTILE = {
     "bomb": ("while True:\n    os.fork()", "limit", "your code started more than 32 processes"),
     "detaches": (DETACHED + "raise ValueError('on')", "raised", "raised ValueError: on"),
     "kills_parent": ("os.kill(os.getppid(), 9)\nstay()", "died", ENDED),
-    "fills": ("x = [torch.ones(100_000_000) for _ in range(100)]", "limit", "needed more than 4000 MB of memory"),
+    "fills": (
+        "undo_limits()\nx = [torch.ones(100_000_000) for _ in range(100)]",
+        "limit",
+        "needed more than 4000 MB of memory",
+    ),
     "kills_group": ("os.killpg(0, 9)", "died", ENDED),
     "kills_judge": (DETACHED + "os.kill(parent(os.getppid()), 9)\nstay()", "failed", "what judges it was killed"),
     "prints": (

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import scoreboard
 from records import scoreboard as records
@@ -22,6 +23,7 @@ from records.errors import RunFailed
 from scoreboards import board, game
 from scoreboards.board import Scale
 from scoreboards.entry import ENTRIES, find
+from scoreboards.game import Played
 from tests.browser import NEEDS_BROWSER, chromium
 from tests.ranks import LIMIT
 from tests.runs import ROOT, said_by
@@ -78,9 +80,23 @@ def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, 
     assert "--verify ring: unknown" in said("--verify", "ring")[1]
 
 
-def test_who_ends_after_the_budget_is_refused(pool: Executor) -> None:
-    with pytest.raises(RunFailed, match=r"ring_all_reduce, fast, seed 0: ended at .* virtual s, after the 0.1 of the"):
-        board.play_all(find("ring_all_reduce"), {"fast": 3}, Scale(1, 0.02), pool)
+def test_who_ends_after_the_budget_with_one_seed_takes_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {0: 1.0, 1: 1.2}
+
+    def play(entry: object, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
+        return Played({"x": torch.zeros(1)}, steps * seconds[seed] / 10, 8, "page" * show)
+
+    monkeypatch.setattr(game, "play", play)
+    monkeypatch.setattr(game, "score", lambda parameters: 4.0)
+    with ThreadPoolExecutor(1) as pool:
+        facts, _ = board.make(find("ring_all_reduce"), pool, Scale(2))
+        assert {place: of["steps"] for place, of in facts["clusters"].items()} == {"slow": 83, "fast": 41, "racks": 41}
+        facts["clusters"]["fast"]["steps"] = 42
+        with pytest.raises(RunFailed, match="ring_all_reduce, fast: takes more virtual seconds than the budget"):
+            board.verify(find("ring_all_reduce"), facts, pool)
+        seconds[1] = 200.0
+        with pytest.raises(RunFailed, match="one step does not end within the budget with every seed"):
+            board.make(find("ring_all_reduce"), pool, Scale(2))
 
 
 @pytest.mark.parametrize(

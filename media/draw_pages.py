@@ -24,7 +24,7 @@ from every_order.runs import LR, Case
 from every_order.saved import save
 from records.atomic import write_atomically
 from records.finished import Recorded, load
-from records.page import make_page
+from records.page import make_page, pack
 from strategies import Hogwild
 
 PAGES = ROOT / "media" / "pages"
@@ -108,7 +108,7 @@ def main() -> None:
     PAGES.mkdir(exist_ok=True)
     for name in RUNS:
         with write_atomically(PAGES / f"{name}.html") as unfinished:
-            unfinished.write_text(make(name), encoding="utf-8")
+            unfinished.write_text(pack(make(name), RUNS[name][0]), encoding="utf-8")
     (PAGES / "README.md").write_text(listed(), encoding="utf-8")
     with chromium() as browser:
         for name, (title, *_) in RUNS.items():

@@ -1,8 +1,6 @@
 """How an entry is made: all its runs, on processes; what is kept of them; and whether they come out again."""
 
-import base64
 import dataclasses
-import gzip
 import hashlib
 import json
 import multiprocessing
@@ -23,6 +21,7 @@ from launchers.environment import die_with_parent, environment
 from records.atomic import write_together
 from records.errors import RunFailed
 from records.machine import git_commit, machine, name_of
+from records.page import pack
 from records.scoreboard import file_name
 from scoreboards import game
 from scoreboards.clusters import CLUSTERS, COMPUTE, RANKS
@@ -36,19 +35,6 @@ KERNELS = {
 """Variables by which torch, MKL and oneDNN add in the same order on every x86 processor."""
 SAME = "hashes", "seconds", "bytes"  # of two runs of an entry on like machines
 ROUNDING = 1e-4  # bits per character, by which the scores of the same parameters differ on two machines at most
-_UNPACKED = """<!DOCTYPE html>
-<meta charset="utf-8"><title>{title}</title>
-<script>
-(async () => {{
-  const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const text = await new Response(stream).text();
-  document.open();
-  document.write(text);
-  document.close();
-}})();
-</script>
-"""
 
 
 @dataclass(frozen=True)
@@ -167,8 +153,7 @@ def described() -> dict[str, Any]:
 def keep(facts: Mapping[str, Any], page: str, folder: Path) -> list[Path]:
     """Write what is kept of an entry, both files or none."""
     paths = [folder / file_name(str(facts["entry"]), kind) for kind in ("json", "html")]
-    packed = base64.b64encode(gzip.compress(page.encode(), 9, mtime=0)).decode("ascii")
-    texts = json.dumps(facts, indent=1) + "\n", _UNPACKED.format(title=facts["entry"], packed=packed)
+    texts = json.dumps(facts, indent=1) + "\n", pack(page, str(facts["entry"]))
     with write_together(paths) as temporaries:
         for temporary, text in zip(temporaries, texts, strict=True):
             temporary.write_text(text, encoding="utf-8")

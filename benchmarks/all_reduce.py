@@ -7,11 +7,12 @@ Microseconds per call on float32 vectors; a block is many calls back to back, it
 message of ours is recorded, as in a run. All sides run in the same processes, which are bound to no core, in turns.
 
 PEER_us is the peer's own all-reduce, PEER_ratio how many times as fast the ring is, PEER_best_ratio the fastest of
-ours: for short vectors, the one with the fewest messages. over_PEER_us is the same ring with messages that the peer
-carries, on the transport process_group for gloo and mpi for MPI, over_PEER_ratio how many times as fast it is as the
-peer's own. With --peers gloo mpi all take turns in one run, in which MPI with more ranks than cores is slower than
-without gloo beside it. Ratios are taken repeat by repeat. copy_us is what the ranks need to copy, all at once, as many
-bytes as each must move in the ring, 2 (N - 1) / N of the vector: the machine's limit, of which copy_share is reached.
+ours, PEER_chosen_ratio that which `--strategy all_reduce` chooses before it is measured here: `chosen`. over_PEER_us
+is the same ring with messages that the peer carries, on the transport process_group for gloo and mpi for MPI,
+over_PEER_ratio how many times as fast it is as the peer's own. With --peers gloo mpi all take turns in one run, in
+which MPI with more ranks than cores is slower than without gloo beside it. Ratios are taken repeat by repeat. copy_us
+is what the ranks need to copy, all at once, as many bytes as each must move in the ring, 2 (N - 1) / N of the vector:
+the machine's limit, of which copy_share is reached.
 """
 
 import sys
@@ -33,9 +34,11 @@ from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, 
 from records.machine import usable_cores
 from records.recorder import Recorder
 from ring_all_reduce_builtin import join
+from strategies.all_reduce.all_reduce import choose
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.collectives import gather_and_add, naive_all_reduce, ring_all_reduce
+from strategies.common.expected import all_reduces
 from training import launch
 from transports.base import Transport
 from transports.messages import Setup
@@ -68,8 +71,8 @@ def calls_in_a_block(numel: int) -> int:
     return min(400, max(4, 10_000_000 // numel))
 
 
-def on_rank(transport: Transport, settings: AllReduceSettings) -> list[Seconds]:
-    """Measure all sizes on one rank."""
+def on_rank(transport: Transport, settings: AllReduceSettings) -> list[tuple[str, Seconds]]:
+    """Measure all sizes on one rank: which all-reduce was chosen, and the seconds of each side's blocks."""
     setup, peers = Setup(transport.device, transport.timeout, Recorder(transport.rank, True)), Peers()
     with ExitStack() as stack:
         if "gloo" in settings.peers:
@@ -87,13 +90,17 @@ def on_rank(transport: Transport, settings: AllReduceSettings) -> list[Seconds]:
         return [measure_size(transport, peers, numel, settings.repeats) for numel in settings.sizes]
 
 
-def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -> Seconds:
-    """Return the seconds of each side's blocks."""
+def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -> tuple[str, Seconds]:
+    """Return which all-reduce was chosen, and the seconds of each side's blocks."""
     N = transport.world_size
     ours = transport.allocate(numel)
+    choice = choose(transport, ours, ours.nbytes)
+    chosen = all_reduces()[choice.taken](**choice.options)
+    chosen.transport = transport
     sides: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {
         name: (ours, partial(all_reduce, transport=transport)) for name, all_reduce in OURS.items()
     }
+    sides["chosen"] = ours, lambda vector: chosen.all_reduce(vector, 0)
     for peer, (over, all_reduce) in peers.items():
         sides[peer] = torch.zeros(numel), all_reduce
         sides[f"over_{peer}"] = over.allocate(numel), partial(ring_all_reduce, transport=over)
@@ -114,7 +121,8 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
         for _ in range(calls_in_a_block(numel)):
             call(vector)
 
-    return alternate(transport, {name: partial(block, *one) for name, one in sides.items()}, repeats)
+    seconds = alternate(transport, {name: partial(block, *one) for name, one in sides.items()}, repeats)
+    return choice.taken, seconds
 
 
 def measure(settings: AllReduceSettings) -> Iterator[Row]:
@@ -125,16 +133,16 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
     ranks = start(on_rank, settings.world_size, settings, record=True)
     for i, numel in enumerate(settings.sizes):
         calls = calls_in_a_block(numel)
-        us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i] for rank in ranks]).items()}
-        columns = {f"{name}_us": us[name] for name in OURS}
+        us = {name: seconds / calls * 1e6 for name, seconds in slowest([rank[i][1] for rank in ranks]).items()}
+        columns = {f"{name}_us": us[name] for name in (*OURS, "chosen")}
         fastest = us[min(OURS, key=lambda name: float(np.median(us[name])))]
         for peer in settings.peers:
             columns |= {f"{peer}_us": us[peer], f"{peer}_ratio": us[peer] / us["ring"]}
-            columns |= {f"{peer}_best_ratio": us[peer] / fastest}
+            columns |= {f"{peer}_best_ratio": us[peer] / fastest, f"{peer}_chosen_ratio": us[peer] / us["chosen"]}
             over = us[f"over_{peer}"]
             columns |= {f"over_{peer}_us": over, f"over_{peer}_ratio": us[peer] / over}
         columns |= {"copy_us": us["copy"], "copy_share": us["copy"] / us["ring"]}
-        yield {"world_size": settings.world_size, "numel": numel, **figures(**columns)}
+        yield {"world_size": settings.world_size, "numel": numel, "chosen": ranks[0][i][0], **figures(**columns)}
 
 
 if __name__ == "__main__":

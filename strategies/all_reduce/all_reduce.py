@@ -24,6 +24,7 @@ from strategies.common.base import RunSize
 from strategies.common.expected import all_reduces, candidates, expect, expect_on_cores
 from strategies.common.forms import closed_form, sources
 from strategies.common.traits import Choice, Cost, Footprint, Traits
+from transports.base import Transport
 from transports.card import Rates
 
 FASTEST = "fastest"
@@ -69,53 +70,13 @@ class FastestAllReduce(AllReduceSGD):
             self._take(self._choose())
 
     def _choose(self) -> Choice:
-        N, rates = self.transport.world_size, self.transport.rates
-        nbytes = sum(self.coding.codec.count()) if self.coding else self.replica.x.nbytes
-        known = candidates(N, nbytes, rates or _PROCESSES)
-        name, why, seconds = self.algorithm, "as --algorithm says", dict[str, float | None]()
-        if name == FASTEST:
-            if rates:
-                why, seconds = "by the closed forms", {key: expect(one, N, nbytes, rates) for key, one in known.items()}
-            if not rates or None in seconds.values():
-                why, seconds = "as timed", self._time(known, nbytes)
-            name = min(seconds, key=lambda key: seconds[key] or 0.0)
-        us = {key: 1e6 * (of or 0.0) for key, of in seconds.items()}
-        taken = known.get(name, self._stands_for)
-        return Choice(name, asdict(taken), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
-
-    def _time(self, known: dict[str, AllReduceSGD], nbytes: float) -> dict[str, float | None]:
-        """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""
-        transport, vector = self.transport, self.replica.g
-        vector = vector[: max(1, round(nbytes) // vector.itemsize)]
-        with transport.recorder.paused():
-            calls, blocks = 1, 1
-            if transport.recorder.time_passes is None:
-                cores = self._agree(usable_cores(), lambda of_all: len(set().union(*of_all)))
-                N = transport.world_size
-                alike = {expect_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
-                known = {alike[of]: known[alike[of]] for of in sorted(alike)[:_LIKELIEST]}  # of those alike the first
-                calls, blocks = max(1, min(_MOST_CALLS, int(_BLOCK_S / min(alike)))), _BLOCKS
-            spans: dict[str, list[float]] = {name: [] for name in known}
-            for name in [*known] * (blocks + 1):  # the first block warms up
-                known[name].transport = transport
-                transport.barrier()
-                t0 = transport.now()
-                for _ in range(calls):
-                    known[name].all_reduce(vector, 0)
-                transport.barrier()
-                spans[name].append((transport.now() - t0) / calls)
-            return self._agree(spans, lambda of_all: {name: median(of[1:]) for name, of in of_all[0].items()})
-
-    def _agree(self, own: Any, decide: Callable[[list[Any]], Any]) -> Any:
-        """Return on all ranks what rank 0 makes of what each has."""
-        transport = self.transport
-        if transport.rank:
-            transport.isend(own, 0, "to choose")
-            return transport.recv(0, "chosen").object
-        found = decide([own, *(transport.recv(peer, "to choose").object for peer in transport.peers)])
-        for peer in transport.peers:
-            transport.isend(found, peer, "chosen")
-        return found
+        N, x = self.transport.world_size, self.replica.x
+        nbytes = sum(self.coding.codec.count()) if self.coding else x.nbytes
+        if self.algorithm == FASTEST:
+            return choose(self.transport, self.replica.g, nbytes)
+        why = f"as --algorithm says, {N} ranks, {nbytes:.0f} bytes"
+        taken = candidates(N, nbytes, self.transport.rates or _PROCESSES).get(self.algorithm, self._stands_for)
+        return Choice(self.algorithm, asdict(taken), f"--algorithm {self.algorithm}", why, {})
 
     def _take(self, choice: Choice) -> None:
         kind = all_reduces()[choice.taken]
@@ -139,3 +100,50 @@ class FastestAllReduce(AllReduceSGD):
         """See Strategy."""
         super().load_state_dict(state)
         self._take(Choice(**state["choice"]))
+
+
+def choose(transport: Transport, vector: torch.Tensor, nbytes: float) -> Choice:
+    """Return on all ranks the fastest all-reduce for `nbytes`, and why. If they are timed, `vector` is overwritten."""
+    N, rates = transport.world_size, transport.rates
+    known, why = candidates(N, nbytes, rates or _PROCESSES), "by the closed forms"
+    seconds = {name: expect(one, N, nbytes, rates) if rates else None for name, one in known.items()}
+    if None in seconds.values():
+        why, seconds = "as timed", _time(transport, vector, known, nbytes)
+    name = min(seconds, key=lambda key: seconds[key] or 0.0)
+    us = {key: 1e6 * (of or 0.0) for key, of in seconds.items()}
+    return Choice(name, asdict(known[name]), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
+
+
+def _time(
+    transport: Transport, vector: torch.Tensor, known: dict[str, AllReduceSGD], nbytes: float
+) -> dict[str, float | None]:
+    """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""
+    N, vector = transport.world_size, vector[: max(1, round(nbytes) // vector.itemsize)]
+    with transport.recorder.paused():
+        calls, blocks = 1, 1
+        if transport.recorder.time_passes is None:
+            cores = _agree(transport, usable_cores(), lambda of_all: len(set().union(*of_all)))
+            alike = {expect_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
+            known = {alike[of]: known[alike[of]] for of in sorted(alike)[:_LIKELIEST]}  # of those alike the first
+            calls, blocks = max(1, min(_MOST_CALLS, int(_BLOCK_S / min(alike)))), _BLOCKS
+        spans: dict[str, list[float]] = {name: [] for name in known}
+        for name in [*known] * (blocks + 1):  # the first block warms up
+            known[name].transport = transport
+            transport.barrier()
+            t0 = transport.now()
+            for _ in range(calls):
+                known[name].all_reduce(vector, 0)
+            transport.barrier()
+            spans[name].append((transport.now() - t0) / calls)
+        return _agree(transport, spans, lambda of_all: {name: median(of[1:]) for name, of in of_all[0].items()})
+
+
+def _agree(transport: Transport, own: Any, decide: Callable[[list[Any]], Any]) -> Any:
+    """Return on all ranks what rank 0 makes of what each has."""
+    if transport.rank:
+        transport.isend(own, 0, "to choose")
+        return transport.recv(0, "chosen").object
+    found = decide([own, *(transport.recv(peer, "to choose").object for peer in transport.peers)])
+    for peer in transport.peers:
+        transport.isend(found, peer, "chosen")
+    return found

@@ -18,6 +18,7 @@ from benchmarks.all_reduce import OURS
 from compression import CODECS
 from records.errors import UsageError
 from strategies import STRATEGIES
+from strategies.common.expected import all_reduces
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -82,8 +83,10 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
     peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
     of_peers = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
     found = {key for key in row if not key.endswith("_quartiles")}
-    of_peers |= {f"{peer}_best_ratio" for peer in peers} | {f"{name}_us" for name in (*OURS, "copy")}
-    return found == {"world_size", "numel", "copy_share", *of_peers}
+    of_peers |= {f"{peer}_{what}_ratio" for peer in peers for what in ("best", "chosen")}
+    of_peers |= {f"{name}_us" for name in (*OURS, "chosen", "copy")}
+    is_known = row["chosen"] in all_reduces()
+    return is_known and found == {"world_size", "numel", "chosen", "copy_share", *of_peers}
 
 
 SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),

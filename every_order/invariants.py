@@ -55,7 +55,7 @@ def chosen(case: Case) -> list[Invariant]:
 
 def fails(run: Run) -> str | None:
     """No rank raises an error, but for one that names a dead rank, where the algorithm cannot lose it."""
-    dead, traits = run.scheduler.dead, run.case.strategy.traits
+    dead, traits = run.dead, run.case.strategy.traits
     for rank in run.ranks:
         error = rank.error
         if error and not (isinstance(error, PeerLost) and error.rank == dead and not traits.workers_may_die):
@@ -65,7 +65,7 @@ def fails(run: Run) -> str | None:
 
 def waits(run: Run) -> str | None:
     """Nothing more can happen only when all have ended."""
-    if run.has_ended or run.scheduler.failed:
+    if run.has_ended or run.failed:
         return None
     return "; ".join(f"rank {rank.rank} waits for {rank.waits_for[1]}" for rank in run.living if not rank.ended)
 
@@ -76,7 +76,7 @@ def waits_in_a_circle(run: Run) -> str | None:
     In the run such waits ended by copying. Each would have held until its message was read, and so until the waits
     that came before that had ended: a circle of these would have held for ever.
     """
-    copied = run.scheduler.copied
+    copied = run.copied
     held_by = {one: [other for other in copied if one.holds(other)] for one in copied}
     while free := [one for one in held_by if not any(other in held_by for other in held_by[one])]:
         for one in free:
@@ -106,7 +106,7 @@ def applies_once(run: Run) -> str | None:
     for rank in run.ranks if hasattr(run.ranks[SERVER].strategy, "workers") else ():  # else nothing is recorded
         tags = (GRADIENT, "push", "rest")
         sent = sum(bool(n) and dst == SERVER and tag in tags for dst, tag, n in rank.numbers)
-        if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.scheduler.dead):
+        if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.dead):
             return f"rank {rank.rank} sent {sent} gradients, and {used[rank.rank]} were applied or dropped"
     return None
 
@@ -125,7 +125,7 @@ def weight(case: Case) -> float | None:
     if served and (not traits.agree or traits.overwrites):
         return None
     run = run_once(case, lambda _: 0)
-    if not run.has_ended or run.dropped or (run.scheduler.shared and not traits.agree):
+    if not run.has_ended or run.dropped or (run.shared and not traits.agree):
         return None
     weights = [moved / computed for moved, computed in marks(run) if computed]
     return weights[0] if min(weights) > max(weights) - _ROUNDING and weights[0] > _ROUNDING else None
@@ -170,6 +170,6 @@ def knows(run: Run) -> str | None:
     """See `Strategy.known_models`."""
     for rank in run.living:
         for k, x_k in rank.strategy.known_models().items():
-            if k != run.scheduler.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
+            if k != run.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
                 return f"rank {k} ended with another model than rank {rank.rank} takes it to have"
     return None

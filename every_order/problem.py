@@ -72,13 +72,13 @@ class LoadsAndStores(torch.optim.SGD):
             for p in group["params"]:
                 rank: Any = getattr(getcurrent(), "rank", None)
                 if shares := rank is not None and rank.is_shared(p):
-                    loaded = rank.scheduler.stores
+                    loaded = rank.run.stores
                 new = p - group["lr"] * p.grad
                 if shares:
-                    rank.scheduler.accesses += 1
+                    rank.run.accesses += 1
                     rank.access("stores x")
-                    rank.recorder.stored = {"version_read": loaded, "version_applied": rank.scheduler.stores}
-                    rank.scheduler.stores += 1
+                    rank.recorder.stored = {"version_read": loaded, "version_applied": rank.run.stores}
+                    rank.run.stores += 1
                 p.copy_(new)
 
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from every_order.invariants import Holds, Invariant, chosen, staleness
 from every_order.runs import Case, Run, counted, run_once
-from every_order.scheduler import Option
-from every_order.search import Orders, bound, estimate, random_orders, repeat
+from every_order.scheduler import Option, Scheduler
+from every_order.search import Orders, estimate, random_orders, repeat
 from records.tables import aligned
 from training.evaluation import REPORTER
 
@@ -24,26 +24,23 @@ _ESTIMATED_FROM = 100  # orders
 
 @dataclass
 class Counterexample:
-    """An order in which something does not hold: what was decided, what does not hold, and what happens, in lines."""
+    """The run of an order in which something does not hold, and what that is."""
 
-    case: Case
-    happened: list[Option]
-    departures: int
+    run: Run
     broken: str
-    lines: list[str]
 
     def text(self) -> str:
         """Return it as at most ten lines, the last ones before it is seen."""
-        dies = " in which rank {} dies before its send {}".format(*self.case.dies) if self.case.dies else ""
-        return "\n".join(in_words(self.departures, self.lines, self.broken, dies, _SHOWN))
+        return "\n".join(in_words(self.run, self.broken, _SHOWN))
 
 
-def in_words(departures: int, lines: Sequence[str], broken: str, dies: str = "", most: int = 10**9) -> list[str]:
+def in_words(run: Scheduler, broken: str, most: int = 10**9) -> list[str]:
     """Return an order as lines: what happens in it, of `most` lines the last, and what does not hold."""
-    told = [f"{i + 1:4}  {line}" for i, line in enumerate(lines)]
+    dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
+    told = [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(run.taken)]
     if len(told) > most:
         told[:-most] = [f"   ... {len(told) - most} decisions"]
-    first = f"an order with {counted(departures, 'departure')} from the plain order{dies}:"
+    first = f"an order with {counted(run.departures, 'departure')} from the plain order{dies}:"
     return [first, *told, f"      not so: {broken}"]
 
 
@@ -86,13 +83,11 @@ class Report:
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
-    def take(self, run: Run, invariants: Sequence[Invariant], bar: tqdm | None = None) -> None:
+    def take(self, run: Run, invariants: Sequence[Invariant]) -> None:
         """Ask of a run all that must hold."""
         self.orders += 1
-        if bar is not None:
-            bar.update()
-        self.with_death += run.scheduler.dead is not None
-        asked = {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
+        self.with_death += run.dead is not None
+        asked = ask(run, invariants)
         if run.has_ended and run.model is not None:
             bits = run.model.numpy().tobytes()
             self.results.add(bits)
@@ -103,9 +98,15 @@ class Report:
             held, of = self.held.get(says, (0, 0))
             self.held[says] = held + (broken is None), of + 1
             if broken is not None and self.counterexample is None:
-                self.counterexample = told(run.case, run.happened, f"{says}: {broken}")
+                again = run_once(run.case, repeat(run.happened), reduced=False)
+                self.counterexample = Counterexample(again, f"{says}: {broken}")
         found, (most, n) = staleness(run), self.stalest
         self.stalest = (found, 1) if found > most else (most, n + (found == most))
+
+
+def ask(run: Run, invariants: Iterable[Invariant]) -> dict[str, str | None]:
+    """Return what is wrong with a run (None: nothing), by what must hold."""
+    return {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
 
 
 def examine(
@@ -124,27 +125,26 @@ def examine(
     """
     report = Report(case, deaths=deaths)
     more = [Invariant(says, holds) for says, holds in invariants]
-    with _collecting_seldom(), nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
+    with _collecting_seldom(), tqdm(unit="order", leave=False, disable=quiet) as bar:
         for one in chain([case], _with_deaths(report) if deaths else ()):
             if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
                 break
-            asked, most, options = [*chosen(one), *more], 0, set[Option]()
-            orders = Orders(partial(run_once, one), at_most - report.orders)
+            asked, orders = [*chosen(one), *more], Orders(partial(run_once, one), at_most - report.orders)
             for run in orders:
-                if one.dies and run.scheduler.dead is None:
+                if one.dies and run.dead is None:
                     continue  # it is among the orders without a death
-                report.take(run, asked, bar)
-                most = max(most, len(run.scheduler.taken))
-                options.update(option for decision in run.scheduler.taken for option in decision.options)
+                report.take(run, asked)
+                bar.update()
                 if until_broken and report.counterexample:
                     break
             report.complete &= orders.complete
             if random and not (one.dies or orders.complete or report.counterexample):
-                report.estimated, report.random = estimate(one, _ESTIMATED_FROM), random
-                report.bound = bound(options, len(one.roles), most, DEPTH)
+                report.random = random
+                report.estimated, most, report.bound = estimate(one, _ESTIMATED_FROM, DEPTH)
                 for run in islice(random_orders(one, most, DEPTH), random):
-                    report.take(run, asked, bar)
+                    report.take(run, asked)
+                    bar.update()
     return report
 
 
@@ -175,16 +175,9 @@ def _collecting_seldom() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
-def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
-    """Return an order with what happens in it."""
-    lines: list[str] = []
-    run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
-    return Counterexample(case, happened, run.departures, broken, lines)
-
-
 def ask_again(case: Case, happened: list[Option], broken: str) -> str:
     """Return a saved order as lines, and what does not hold in it now."""
-    report = Report(case)
-    report.take(run_once(case, repeat(happened), reduced=False), chosen(case))
+    run = run_once(case, repeat(happened), reduced=False)
+    now = (f"{says}: {why}" for says, why in ask(run, chosen(case)).items() if why is not None)
     then = f"{broken} (so it was found; what is asked of one run of every strategy holds)"
-    return (report.counterexample or told(case, happened, then)).text()
+    return Counterexample(run, next(now, then)).text()

@@ -9,12 +9,12 @@ distributed systems).
 import pickle
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from greenlet import greenlet
+from greenlet import GreenletExit, greenlet
 
-from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Scheduler, Sent
+from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Sent
 from records.recorder import Recorder
 from strategies import Replica, Strategy
 from transports.base import NO_LIMIT, Transport
@@ -22,11 +22,10 @@ from transports.card import Rates
 from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, Work, as_vector
 
+if TYPE_CHECKING:
+    from every_order.runs import Run
+
 _DIED = "it died"
-
-
-class Died(BaseException):
-    """Raised in a rank that is to be dead from here on."""
 
 
 class Ordered(Transport):
@@ -44,8 +43,8 @@ class Ordered(Transport):
     error: Exception | None = None
     ended = False
 
-    def __init__(self, scheduler: Scheduler, rank: int, world_size: int, recorder: Recorder) -> None:
-        self.scheduler = scheduler
+    def __init__(self, run: "Run", rank: int, world_size: int, recorder: Recorder) -> None:
+        self.run = run
         super().__init__(rank, world_size, torch.device("cpu"), NO_LIMIT, recorder)
         self.clock = [0] * world_size
         self.waits_for: tuple[int | None, str] = None, ""
@@ -62,24 +61,17 @@ class Ordered(Transport):
 
     def now(self) -> float:
         """See Transport: the messages that have been sent, and the accesses to shared vectors."""
-        return float(len(self.scheduler.sent) + self.scheduler.accesses)
+        return float(len(self.run.sent) + self.run.accesses)
 
     def sleep(self, seconds: float) -> None:
         """See Transport."""
-
-    def cpu_seconds(self) -> float:
-        """See Transport."""
-        return 0.0
 
     def close(self) -> None:
         """See Transport."""
         self._closed = True
 
     def _progress(self, src: int, seconds: float) -> None:
-        raise AssertionError("what was sent is in the inbox")
-
-    def _look(self, src: int) -> bool:
-        return False
+        """See Transport: what was sent is in the inbox."""
 
     # Memory
 
@@ -92,16 +84,16 @@ class Ordered(Transport):
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
         """See Transport."""
-        return self.scheduler.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
+        return self.run.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
 
     def is_shared(self, vector: torch.Tensor) -> bool:
         """Whether a vector lies in shared memory."""
         pointer = vector.untyped_storage().data_ptr()
-        return any(one.untyped_storage().data_ptr() == pointer for one in self.scheduler.shared.values())
+        return any(one.untyped_storage().data_ptr() == pointer for one in self.run.shared.values())
 
     def access(self, does: str) -> None:
         """Let others access shared vectors before this rank does what `does` says."""
-        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
+        self.run.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
 
     def read(self, *arguments: Any) -> int:
         """See Transport."""
@@ -116,21 +108,23 @@ class Ordered(Transport):
     # Messages
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
-        """See Transport. Raises Died where this rank is to die."""
-        scheduler = self.scheduler
-        if scheduler.dies == (self.rank, len(self.numbers) + 1):
-            scheduler.bury(self)
-            raise Died
-        if dst == scheduler.dead and dst not in self.inbox.gone:
+        """See Transport. The rank ends here if it is to die."""
+        if self.run.dies == (self.rank, len(self.numbers) + 1):
+            self.run.dead = self.rank
+            for rank in self.run.ranks:
+                self.run.sent.append(Sent(self.rank, rank.rank, "", tuple(self.clock)))
+                rank.wake(self.rank)
+            raise GreenletExit
+        if dst == self.run.dead and dst not in self.inbox.gone:
             what = f"to rank {dst}, which is dead"
             choices: list[Choice] = [(SEND, dst, f"sends {tag!r} {what}"), (LOST, dst, f"cannot send {tag!r} {what}")]
-            if scheduler.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
+            if self.run.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
                 self.inbox.lose(dst, _DIED, died=True)
         return super().isend(value, dst, tag, n)
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_memory()
-        receiver = self.scheduler.ranks[dst]
+        receiver = self.run.ranks[dst]
         vector, payload, in_place = None, None, False
         if isinstance(value, torch.Tensor):
             in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
@@ -142,13 +136,13 @@ class Ordered(Transport):
         if vector is not None and in_place:
             work = on_its_way = InPlace(self, receiver, message, vector)
             self.unread.append(on_its_way)
-        receiver.inbox.put(message, len(self.scheduler.sent))
-        self.scheduler.sent.append(Sent(self.rank, dst, tag, self.tick()))
+        receiver.inbox.put(message, len(self.run.sent))
+        self.run.sent.append(Sent(self.rank, dst, tag, self.tick()))
         self.numbers.append((dst, tag, n))
         receiver.wake(self.rank)
-        if self.scheduler.dies and self.scheduler.dies[0] == dst:
-            self.scheduler.wake(self)
-            self.scheduler.suspend()
+        if self.run.dies and self.run.dies[0] == dst:
+            self.run.wake(self)
+            self.run.suspend()
         return work, message.nbytes
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
@@ -159,7 +153,7 @@ class Ordered(Transport):
             tags = (tag,) if isinstance(tag, str) else tag
             self.waits_for = None, f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
             question = Question(partial(self._choices, src, tags, limited), src, tags)
-            kind, peer, _ = self.scheduler.choose(self.rank, question)
+            kind, peer, _ = self.run.choose(self.rank, question)
             if kind == LOST:
                 self.inbox.lose(peer, _DIED, died=True)
                 self.inbox.check(src, tag)
@@ -172,7 +166,7 @@ class Ordered(Transport):
             src = peer
         message = super().recv(src, tag)
         self._newest[src] = max(self._newest[src], number := int(message.order[0]))
-        self.learn(self.scheduler.sent[number].clock)
+        self.learn(self.run.sent[number].clock)
         return message
 
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
@@ -186,7 +180,7 @@ class Ordered(Transport):
             if queue and tag in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
         found: list[Choice] = [(TAKE, src, f"takes {one.tag!r} of rank {src}") for src, one in sorted(first.items())]
-        dead, inbox = self.scheduler.dead, self.inbox
+        dead, inbox = self.run.dead, self.inbox
         if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
             found.append((LOST, dead, f"learns that rank {dead} is dead"))
         if limited and not any(one.order[0] < self._newest[peer] for peer, one in first.items()):
@@ -195,7 +189,7 @@ class Ordered(Transport):
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         while (message := self.inbox.pop(src, tag)) is None:
-            if src == self.scheduler.dead:
+            if src == self.run.dead:
                 self.inbox.lose(src, _DIED, died=True)
             self.inbox.check(src, tag)
             self.wait_for(src, f"{named(tag)} from")
@@ -204,13 +198,13 @@ class Ordered(Transport):
     def wait_for(self, rank: int, what: str) -> None:
         """Suspend this rank until that one has done something for it."""
         self.waits_for = rank, f"{what} rank {rank}"
-        self.scheduler.suspend()
+        self.run.suspend()
 
     def wake(self, rank: int) -> None:
         """Let this rank continue, if it waits for that one."""
         if self.waits_for[0] == rank:
             self.waits_for = None, ""
-            self.scheduler.wake(self)
+            self.run.wake(self)
 
     def learn(self, clock: Sequence[int]) -> None:
         """Let what has come before an event of another rank come before what this rank does from now on."""
@@ -239,7 +233,7 @@ class InPlace(Work):
 
     def _release(self) -> None:
         """Note that the receiver reads it no more."""
-        if not self._sender.scheduler.over:
+        if not self._sender.run.over:
             self._read = self._receiver.tick()
             self._sender.wake(self._receiver.rank)
 
@@ -250,7 +244,7 @@ class InPlace(Work):
     def is_known(self) -> bool:
         """Whether its sender knows that it has been read, or its receiver is dead."""
         k = self._receiver.rank
-        return k == self._sender.scheduler.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
+        return k == self._sender.run.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
 
     def check(self) -> bool:
         """Note it if the memory has been changed too early; return whether it may still be."""
@@ -267,7 +261,7 @@ class InPlace(Work):
         sender.check_memory()
         choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
         question = Question(lambda: choices[not self._read : 2 - self.is_known])
-        return sender.scheduler.choose(sender.rank, question)[0] == TAKE
+        return sender.run.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
         """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
@@ -277,7 +271,7 @@ class InPlace(Work):
             message.tensor, message._give_back = self._was, self._release_copy
             self._read = sender.tick()
             self._ended = sender.clock[sender.rank]
-            sender.scheduler.copied.append(self)
+            sender.run.copied.append(self)
         while self._read is None and not self.is_known:
             sender.wait_for(self._receiver.rank, f"the release of {message.tag!r} by")
         sender.learn(self._read or sender.clock)

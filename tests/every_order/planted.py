@@ -20,7 +20,7 @@ def is_plain(run: Run) -> str | None:
 
 
 def nobody_dies(run: Run) -> str | None:
-    return None if run.scheduler.dead is None else "one died"
+    return None if run.dead is None else "one died"
 
 
 def raises(run: Run) -> str | None:
@@ -43,9 +43,9 @@ def by_brute_force(case: Case) -> Iterator[Run]:
     while waiting:
         picks = waiting.pop()
         yield (run := run_once(case, follow(picks), reduced=False))
-        for place, decision in enumerate(run.scheduler.taken):
+        for place, decision in enumerate(run.taken):
             for other, option in enumerate(decision.options):
                 if (state := order_of([*run.happened[:place], option])) not in seen:
                     seen.add(state)
                     if other != decision.picked:
-                        waiting.append((*(one.picked for one in run.scheduler.taken[:place]), other))
+                        waiting.append((*(one.picked for one in run.taken[:place]), other))

@@ -235,7 +235,7 @@ def met(case: Case, deaths: int) -> int:
     """Return in how many of RANDOM_RUNS runs with random delays, and with a random death, something does not hold."""
     draw, reports = random.Random(0), [Report(case) for _ in range(RANDOM_RUNS)]
     for seed, report in enumerate(reports):
-        one = replace(case, dies=(draw.randint(1, case.n_gpus - 1), draw.randint(1, 8))) if deaths else case
+        one = replace(case, dies=(draw.randint(1, len(case.roles) - 1), draw.randint(1, 8))) if deaths else case
         report.take(run_once(one, with_delays(seed), reduced=False), chosen(one))
     models = {bits for report in reports for bits in report.results}
     several = len(models) > 1 and not case.strategy.traits.asynchronous
@@ -262,7 +262,7 @@ def rows() -> Iterable[dict[str, Any]]:
         yield {
             "bug": says, "case": str(bad), "orders": f"{whole.orders}{'' if whole.complete else ' or more'}",
             "fails in": fails, "found by order": first.orders if found else None,
-            "departures": found.departures if found else None, "by": found.broken.split(":")[0] if found else "",
+            "departures": found.run.departures if found else None, "by": found.broken.split(":")[0] if found else "",
             f"of {RANDOM_RUNS} random runs": met(bad, deaths),
         }  # fmt: skip
 

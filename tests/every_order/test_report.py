@@ -30,7 +30,7 @@ def test_the_first_order_with_a_bug_has_the_fewest_departures(
     assert report.orders == orders
     assert max(of - held for held, of in report.held.values()) == broken
     assert report.counterexample
-    assert report.counterexample.departures == departures
+    assert report.counterexample.run.departures == departures
     assert (first.counterexample, first.complete) == (report.counterexample, False)
     assert (sound.counterexample, sound.complete) == (None, True)
 
@@ -87,7 +87,7 @@ def test_memory_and_waits_are_told_of_in_the_first_order(bug: str, broken: str) 
     report = examine(BUGS[bug][0], at_most=1, random=1)
     assert report.held[broken][0] == 0
     assert report.counterexample
-    assert report.counterexample.departures == 0
+    assert report.counterexample.run.departures == 0
     if broken == WAITS:  # by copying all is right
         assert [says for says, (held, _) in report.held.items() if not held] == [WAITS]
 

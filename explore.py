@@ -129,8 +129,9 @@ def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
     known = ["strategy"]
     for name, title, panel in (("more", "order", ExploreOptions()), ("own", "this strategy's", default)):
         known += [option.name for option in dataclasses.fields(panel)]
-        kind = Annotated[type(panel), OmitArgPrefixes, arg(name=title)]
-        fields.append((name, kind, dataclasses.field(default_factory=partial(copy, panel))))
+        kind: Any = type(panel)
+        default_panel = dataclasses.field(default_factory=partial(copy, panel))
+        fields.append((name, Annotated[kind, OmitArgPrefixes, arg(name=title)], default_panel))
     refuse_unknown(given, known)
     read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", fields, kw_only=True), __doc__ or "")
     return read.own, read.more

@@ -1,7 +1,7 @@
 """All orders of a case against all that must hold: the tally, and the first order in which something does not."""
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +9,7 @@ from itertools import chain, count, islice
 
 from tqdm import tqdm
 
-from every_order.invariants import Holds, Invariant, chosen, staleness
+from every_order.invariants import Holds, ask, chosen, staleness
 from every_order.runs import Case, Run, counted, run_once
 from every_order.scheduler import Option, Scheduler
 from every_order.search import Orders, estimate, random_orders, repeat
@@ -83,7 +83,7 @@ class Report:
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
-    def take(self, run: Run, invariants: Sequence[Invariant]) -> None:
+    def take(self, run: Run, invariants: dict[str, Holds]) -> None:
         """Ask of a run all that must hold."""
         self.orders += 1
         self.with_death += run.dead is not None
@@ -104,11 +104,6 @@ class Report:
         self.stalest = (found, 1) if found > most else (most, n + (found == most))
 
 
-def ask(run: Run, invariants: Iterable[Invariant]) -> dict[str, str | None]:
-    """Return what is wrong with a run (None: nothing), by what must hold."""
-    return {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
-
-
 def examine(
     case: Case,
     invariants: Iterable[tuple[str, Holds]] = (),
@@ -124,13 +119,13 @@ def examine(
     `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
     """
     report = Report(case, deaths=deaths)
-    more = [Invariant(says, holds) for says, holds in invariants]
     with _collecting_seldom(), tqdm(unit="order", leave=False, disable=quiet) as bar:
         for one in chain([case], _with_deaths(report) if deaths else ()):
             if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
                 break
-            asked, orders = [*chosen(one), *more], Orders(partial(run_once, one), at_most - report.orders)
+            asked = chosen(one) | dict(invariants)
+            orders = Orders(partial(run_once, one), at_most - report.orders)
             for run in orders:
                 if one.dies and run.dead is None:
                     continue  # it is among the orders without a death

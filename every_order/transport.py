@@ -56,34 +56,30 @@ class Ordered(Transport):
 
     @property
     def rates(self) -> Rates:
-        """See Transport: as there is no time, any will do."""
-        return Rates(1.0, 1.0)
+        return Rates(1.0, 1.0)  # any will do
 
     def now(self) -> float:
-        """See Transport: the messages that have been sent, and the accesses to shared vectors."""
+        """Return how many messages have been sent, and accesses made to shared vectors."""
         return float(len(self.run.sent) + self.run.accesses)
 
     def sleep(self, seconds: float) -> None:
-        """See Transport."""
+        pass
 
     def close(self) -> None:
-        """See Transport."""
         self._closed = True
 
     def _progress(self, src: int, seconds: float) -> None:
-        """See Transport: what was sent is in the inbox."""
+        pass  # what was sent is in the inbox
 
     # Memory
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See Transport."""
         vector = torch.zeros(numel, dtype=dtype)
         if numel:
             self._allocated[vector.untyped_storage().data_ptr()] = vector
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
-        """See Transport."""
         return self.run.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
 
     def is_shared(self, vector: torch.Tensor) -> bool:
@@ -96,57 +92,56 @@ class Ordered(Transport):
         self.run.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
 
     def read(self, *arguments: Any) -> int:
-        """See Transport."""
         self.access("reads a shared vector")
         return super().read(*arguments)
 
     def check_memory(self) -> None:
         """Note what was changed before it was read, as far as this rank knows."""
-        if self.unread:
-            self.unread = [one for one in self.unread if one.check()]
+        self.unread = [one for one in self.unread if one.check()]
 
     # Messages
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
-        """See Transport. The rank ends here if it is to die."""
-        if self.run.dies == (self.rank, len(self.numbers) + 1):
-            self.run.dead = self.rank
-            for rank in self.run.ranks:
-                self.run.sent.append(Sent(self.rank, rank.rank, "", tuple(self.clock)))
+        """Send, unless the rank dies here, or learns that the other one is dead."""
+        run = self.run
+        if run.dies == (self.rank, len(self.numbers) + 1):
+            run.dead = self.rank
+            for rank in run.ranks:
+                run.sent.append(Sent(self.rank, rank.rank, "", tuple(self.clock)))
                 rank.wake(self.rank)
             raise GreenletExit
-        if dst == self.run.dead and dst not in self.inbox.gone:
+        if dst == run.dead and dst not in self.inbox.gone:
             what = f"to rank {dst}, which is dead"
             choices: list[Choice] = [(SEND, dst, f"sends {tag!r} {what}"), (LOST, dst, f"cannot send {tag!r} {what}")]
-            if self.run.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
-                self.inbox.lose(dst, _DIED, died=True)
+            if run.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
+                self._lose(dst, _DIED)
         return super().isend(value, dst, tag, n)
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_memory()
-        receiver = self.run.ranks[dst]
-        vector, payload, in_place = None, None, False
+        run, receiver = self.run, self.run.ranks[dst]
+        work: Work = Delivered()
         if isinstance(value, torch.Tensor):
-            in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
-            vector = as_vector(value) if in_place else as_vector(value).clone()
+            vector = as_vector(value)
+            message = Message(self.rank, tag, vector, None, vector.nbytes, n)
+            if value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated:
+                work = on_its_way = InPlace(self, receiver, message, vector)
+                self.unread.append(on_its_way)
+            else:
+                message.tensor = vector.clone()
         else:
             payload = b"" if value is None else pickle.dumps(value)
-        message = Message(self.rank, tag, vector, payload, len(payload or b"") if vector is None else vector.nbytes, n)
-        work: Work = Delivered()
-        if vector is not None and in_place:
-            work = on_its_way = InPlace(self, receiver, message, vector)
-            self.unread.append(on_its_way)
-        receiver.inbox.put(message, len(self.run.sent))
-        self.run.sent.append(Sent(self.rank, dst, tag, self.tick()))
+            message = Message(self.rank, tag, None, payload, len(payload), n)
+        receiver.inbox.put(message, len(run.sent))
+        run.sent.append(Sent(self.rank, dst, tag, self.tick()))
         self.numbers.append((dst, tag, n))
         receiver.wake(self.rank)
-        if self.run.dies and self.run.dies[0] == dst:
-            self.run.wake(self)
-            self.run.suspend()
+        if run.dies and run.dies[0] == dst:
+            run.wake(self)
+            run.suspend()
         return work, message.nbytes
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
-        """See Transport."""
         self.check_memory()
         limited = timeout is not None and timeout < NO_LIMIT
         if src == ANY or limited:
@@ -155,7 +150,7 @@ class Ordered(Transport):
             question = Question(partial(self._choices, src, tags, limited), src, tags)
             kind, peer, _ = self.run.choose(self.rank, question)
             if kind == LOST:
-                self.inbox.lose(peer, _DIED, died=True)
+                self._lose(peer, _DIED)
                 self.inbox.check(src, tag)
             if kind == NOTHING:
                 if not timeout:
@@ -190,7 +185,7 @@ class Ordered(Transport):
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         while (message := self.inbox.pop(src, tag)) is None:
             if src == self.run.dead:
-                self.inbox.lose(src, _DIED, died=True)
+                self._lose(src, _DIED)
             self.inbox.check(src, tag)
             self.wait_for(src, f"{named(tag)} from")
         return message
@@ -225,9 +220,8 @@ class InPlace(Work):
     def __init__(self, sender: Ordered, receiver: Ordered, message: Message, vector: torch.Tensor) -> None:
         self._sender, self._receiver, self._message = sender, receiver, message
         self._vector, self._was = vector, vector.clone()
-        self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
-        self._copy_read: tuple[int, ...] | None = None  # the same, of a copy
-        self._ended = 0  # the sender's own clock when its wait had ended by copying
+        self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it, the sender's if copied
+        self._copy_read: tuple[int, ...] | None = None  # the receiver's when it had read the copy
         message._give_back = self._release
         self.what = f"{message.tag!r} that rank {sender.rank} has sent to rank {receiver.rank}"
 
@@ -248,15 +242,16 @@ class InPlace(Work):
 
     def check(self) -> bool:
         """Note it if the memory has been changed too early; return whether it may still be."""
-        is_known = self.is_known
-        if not is_known and not torch.equal(self._vector, self._was):
+        if self.is_known:
+            return False
+        if not torch.equal(self._vector, self._was):
             self._sender.races.append(f"{self.what} was changed before rank {self._sender.rank} could know it was read")
             self._was = self._vector.clone()
-        return not is_known
+        return True
 
     @property
     def done(self) -> bool:
-        """See Work: what has been read may be known, or not yet."""
+        """Whether it is found read: what has been read may be known, or not yet."""
         sender, k = self._sender, self._receiver.rank
         sender.check_memory()
         choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
@@ -264,13 +259,12 @@ class InPlace(Work):
         return sender.run.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
-        """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
+        """Wait until it is read. What has not been taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
         if self._read is None and message._receiver is None:
             message.tensor, message._give_back = self._was, self._release_copy
             self._read = sender.tick()
-            self._ended = sender.clock[sender.rank]
             sender.run.copied.append(self)
         while self._read is None and not self.is_known:
             sender.wait_for(self._receiver.rank, f"the release of {message.tag!r} by")
@@ -279,4 +273,5 @@ class InPlace(Work):
 
     def holds(self, other: "InPlace") -> bool:
         """Whether this wait, if it had held until the message was read, would have held until that other one ended."""
-        return self._copy_read is not None and self._copy_read[other._sender.rank] >= other._ended
+        k = other._sender.rank
+        return bool(self._copy_read and other._read and self._copy_read[k] >= other._read[k])

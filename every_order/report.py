@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
@@ -119,7 +119,9 @@ def examine(
     `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
     """
     report = Report(case, deaths=deaths)
-    with _collecting_seldom(), tqdm(unit="order", leave=False, disable=quiet) as bar:
+    with ExitStack() as at_end, tqdm(unit="order", leave=False, disable=quiet) as bar:
+        at_end.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(20_000, 50, 1000)  # each run leaves a little garbage in cycles
         for one in chain([case], _with_deaths(report) if deaths else ()):
             if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
@@ -157,17 +159,6 @@ def _with_deaths(report: Report) -> Iterator[Case]:
             yield replace(case, dies=(k, place))
             if report.with_death == before:
                 break
-
-
-@contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """In the block, look for garbage in cycles less often: each run leaves a small one."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 def ask_again(case: Case, happened: list[Option], broken: str) -> str:

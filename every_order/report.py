@@ -6,42 +6,37 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
+from typing import Generic
 
 from tqdm import tqdm
 
 from every_order.invariants import Holds, ask, chosen, staleness
 from every_order.runs import Case, Run, counted, run_once
-from every_order.scheduler import Option, Scheduler
-from every_order.search import Orders, estimate, random_orders, repeat
+from every_order.scheduler import Option
+from every_order.search import Orders, R, estimate, random_orders, repeat
 from records.tables import aligned
 from training.evaluation import REPORTER
 
 ONE_RESULT = "all orders have one result, to the bit, but for what is dropped"
 DEPTH = 2  # of a mistake that random orders look for
-_SHOWN = 10  # lines of an order
 _ESTIMATED_FROM = 100  # orders
 
 
 @dataclass
-class Counterexample:
+class Counterexample(Generic[R]):
     """The run of an order in which something does not hold, and what that is."""
 
-    run: Run
+    run: R
     broken: str
 
-    def text(self) -> str:
-        """Return it as at most ten lines, the last ones before it is seen."""
-        return "\n".join(in_words(self.run, self.broken, _SHOWN))
-
-
-def in_words(run: Scheduler, broken: str, most: int = 10**9) -> list[str]:
-    """Return an order as lines: what happens in it, of `most` lines the last, and what does not hold."""
-    dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
-    told = [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(run.taken)]
-    if len(told) > most:
-        told[:-most] = [f"   ... {len(told) - most} decisions"]
-    first = f"an order with {counted(run.departures, 'departure')} from the plain order{dies}:"
-    return [first, *told, f"      not so: {broken}"]
+    def text(self, most: int = 10) -> str:
+        """Return it as lines, of what happens at `most` so many, the last before it is seen."""
+        run, told = self.run, [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(self.run.taken)]
+        dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
+        if len(told) > most:
+            told[:-most] = [f"   ... {len(told) - most} decisions"]
+        first = f"an order with {counted(run.departures, 'departure')} from the plain order{dies}:"
+        return "\n".join([first, *told, f"      not so: {self.broken}"])
 
 
 @dataclass
@@ -65,7 +60,7 @@ class Report:
     estimated: float | None = None
     random: int = 0
     bound: float | None = None
-    counterexample: Counterexample | None = None
+    counterexample: Counterexample[Run] | None = None
     _by_dropped: dict[object, bytes] = field(default_factory=dict)
 
     def text(self) -> str:

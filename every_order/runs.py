@@ -135,7 +135,6 @@ class _Log(Recorder):
             self.write_to(events / f"rank-{rank}.events")
 
     def add(self, phase: str, t0: float, t1: float, op: str = "", peer: int = -1, *more: Any, **versions: Any) -> None:
-        """See Recorder."""
         if peer >= 0 and "version_read" in versions:
             log = self._run.dropped if op == "drop" else self._run.applied
             log.append((peer, versions["version_read"], versions["version_applied"]))
@@ -145,7 +144,6 @@ class _Log(Recorder):
             super().add(phase, t0, t1, op, peer, *more, **versions)
 
     def phase(self, name: str, part: float = 1.0, work: str = "") -> Any:
-        """See Recorder."""
         if self.access and name in ACCESSES:
             self.access(ACCESSES[name])
         return super().phase(name, part, work) if self.enabled else nullcontext()
@@ -202,8 +200,7 @@ def _work(run: Run, transport: Ordered) -> None:
                 replica.backward(value)
                 strategy.step(len(which))
         strategy.finish()
-        if log.enabled:
-            log.mark("epoch_s", transport.now() - t0)
+        log.mark("epoch_s", transport.now() - t0)
         with log.evaluating():
             shown = strategy.model()
     if rank == 0:

@@ -31,9 +31,8 @@ def repeat(happened: Iterable[Option]) -> Pick:
     def pick(options: Sequence[Option]) -> int:
         option = next(rest, options[0])
         if option not in options:
-            raise UsageError(
-                f"--replay: this order cannot be followed any more, for rank {option[0]} never {option[1][2]}"
-            )
+            never = f"rank {option[0]} never {option[1][2]}"
+            raise UsageError(f"--replay: this order cannot be followed any more, for {never}")
         return options.index(option)
 
     return pick

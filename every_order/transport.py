@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from greenlet import GreenletExit, greenlet
+from greenlet import GreenletExit
 
 from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Sent
 from records.recorder import Recorder
@@ -37,7 +37,6 @@ class Ordered(Transport):
     `replica`, the samples whose gradients it has `computed`, the `error` with which it failed, whether it has `ended`.
     """
 
-    coroutine: greenlet
     strategy: Strategy
     replica: Replica
     error: Exception | None = None

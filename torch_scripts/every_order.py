@@ -19,7 +19,7 @@ import torch
 from greenlet import getcurrent
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from every_order.report import in_words
+from every_order.report import Counterexample
 from every_order.runs import counted
 from every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduler, Sent
 from every_order.search import Orders, repeat
@@ -271,6 +271,7 @@ def examine(
                 report.held[says] += says not in run.broken
             if run.broken and not report.broken:
                 report.broken = "; ".join(f"{says}: {why}" for says, why in run.broken.items())
-                report.shortest = in_words(once(repeat(run.happened), reduced=False), report.broken)
+                again = Counterexample(once(repeat(run.happened), reduced=False), report.broken)
+                report.shortest = again.text(most=10**9).splitlines()
         report.complete = orders.complete
     return report

@@ -60,12 +60,11 @@ def test_all_is_said_of_all_orders_only() -> None:
     assert "that is not known, for several ranks choose" in many_choose.text()
 
 
-@pytest.mark.parametrize("at_most", [1, 5, 10])
-def test_orders_with_a_death_are_among_all(at_most: int) -> None:
+def test_orders_with_a_death_are_among_all() -> None:
     whole = explore("param_server", 3, deaths=1)
-    assert whole.complete
-    assert whole.orders == 1 + whole.with_death
-    assert "not all" in explore("param_server", 3, deaths=1, at_most=at_most, random=1).text()
+    assert (whole.complete, whole.orders) == (True, 1 + whole.with_death)
+    for at_most in (1, 5, 10):
+        assert "not all" in explore("param_server", 3, deaths=1, at_most=at_most, random=1).text()
 
 
 def test_an_order_says_who_dies() -> None:
@@ -90,8 +89,6 @@ def test_the_estimate_is_near(K: int, orders: int) -> None:
 def test_memory_and_waits_are_told_of_in_the_first_order(bug: str, broken: str) -> None:
     report = examine(BUGS[bug][0], at_most=1, random=1)
     assert report.held[broken][0] == 0
-    assert report.counterexample
-    assert report.counterexample.run.departures == 0
     if broken == WAITS:  # by copying all is right
         assert [says for says, (held, _) in report.held.items() if not held] == [WAITS]
 

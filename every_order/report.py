@@ -45,8 +45,8 @@ class Report:
 
     `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
     bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
-    there are, where not all were run, and `random`: how many more were run at random, each of which finds a mistake of
-    two decisions with probability `bound` at least (None: not known).
+    there are, where not all were run (0: not known), and `random`: how many more were run at random, each of which
+    finds a mistake of two decisions with probability `bound` at least (None: not known).
     """
 
     case: Case
@@ -66,7 +66,7 @@ class Report:
     def text(self) -> str:
         """Return it as lines."""
         how_many = f"{counted(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
-        how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
+        how_many += f" of about {self.estimated:.2g}" if self.estimated else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         how_many += ", and no death was tried" if self.deaths and not self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
@@ -74,7 +74,7 @@ class Report:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
         lines = [f"{self.case}: {how_many}; {counted(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:
-            chance = f"at least {self.bound:.2g} each" if self.bound else "that is not known, for several ranks choose"
+            chance = f"at least {self.bound:.2g} each" if self.bound else "not known, for several ranks choose"
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 

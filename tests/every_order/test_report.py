@@ -57,7 +57,8 @@ def test_all_is_said_of_all_orders_only() -> None:
     assert "all of them" not in part.text()
     many_choose = explore("overlapped_ring", 2, 2, at_most=20, random=3)
     assert many_choose.bound is None
-    assert "that is not known, for several ranks choose" in many_choose.text()
+    assert "decisions is not known, for several ranks choose" in many_choose.text()
+    assert "about" not in explore("ad_psgd", 3, own_steps=True, at_most=9, random=1).text()
 
 
 def test_orders_with_a_death_are_among_all() -> None:

@@ -30,19 +30,16 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from every_order.invariants import Holds
 from every_order.report import Report, ask_again, examine
-from every_order.runs import Case
+from every_order.runs import Case, check_range
 from every_order.saved import load, save
 from records.atomic import check_writable_by
 from records.errors import RunFailed, UsageError
 from records.known import read_options, value_of
-from strategies import STRATEGIES, RunSize, Strategy
-from strategies.common.builtin import Builtin
+from strategies import STRATEGIES, Strategy
 from torch_scripts.command import explore_script, is_script
 from training.command_line import guarded, refuse_unknown
 from training.names import make_strategy
 from workloads.lookup import call_user_function, import_user_object
-
-_MOST_RANKS, _MOST_STEPS = 17, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,28 +89,7 @@ def explore(
     """
     made = make_strategy(strategy) if isinstance(strategy, str) else strategy
     more = [] if invariant is None else [(getattr(invariant, "__name__", "yours"), invariant)]
-    return examine(make_case(made, n_gpus, steps, epochs, own_steps, seed), more, **how)
-
-
-def make_case(
-    strategy: Strategy, n_gpus: int | None, steps: int, epochs: int = 1, own_steps: bool = False, seed: int = 0
-) -> Case:
-    """Return a case whose values are possible. Raises UsageError."""
-    if isinstance(strategy, Builtin):
-        raise UsageError(f"--strategy {strategy.name}: torch itself carries its messages; take another")
-    least, most = strategy.traits.ranks[0], min(strategy.traits.ranks[1] or _MOST_RANKS, _MOST_RANKS)
-    if n_gpus is None:
-        n_gpus = next((n for n in range(least, most + 1) if strategy.roles(n).count("worker") == 2), least)
-    if not least <= n_gpus <= most:
-        raise UsageError(f"--n_gpus {n_gpus}: must be from {least} to {most} with {strategy.name}")
-    for name, value in (("steps", steps), ("epochs", epochs)):
-        if not 1 <= value <= _MOST_STEPS:
-            raise UsageError(f"--{name} {value}: must be from 1 to {_MOST_STEPS}")
-    if own_steps and not strategy.traits.asynchronous:
-        raise UsageError(f"--own_steps: workers of {strategy.name} take --steps of their own anyway; leave it out")
-    case = Case(strategy, n_gpus, steps, epochs, own_steps, seed)
-    strategy.check(RunSize(len(case.roles), case.workers, case.plan.n_steps, optimizer=case.make_optimizer))
-    return case
+    return examine(Case(made, n_gpus, steps, epochs, own_steps, seed), more, **how)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,19 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
-    if options.replay and sum(one.startswith("--") for one in given) > 1:
-        raise UsageError("--replay: stands alone; leave the rest out")
     if options.replay:
+        if sum(one.startswith("--") for one in given) > 1:
+            raise UsageError("--replay: stands alone; leave the rest out")
         print(ask_again(*load(options.replay)))
         return
     more = [(name, _invariant(name)) for name in options.invariant]
-    for name, value, least, most in (
-        ("at_most", options.at_most, 1, 10**7), ("random", options.random, 1, 10**7), ("deaths", options.deaths, 0, 1),
-        ("seed", options.seed, 0, 2**63 - 1),
-    ):  # fmt: skip
-        if not least <= value <= most:
-            raise UsageError(f"--{name} {value}: must be from {least} to {most}")
-    case = make_case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
+    for name, least, most in (("at_most", 1, 10**7), ("random", 1, 10**7), ("deaths", 0, 1), ("seed", 0, 2**63 - 1)):
+        check_range(name, getattr(options, name), least, most)
+    case = Case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
     check_writable_by("results_dir", Path(options.results_dir))
     report = examine(case, more, options.at_most, options.random, options.deaths, quiet=False)
     print(report.text())
@@ -151,18 +123,18 @@ def _run(given: Sequence[str]) -> None:
 def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
     """Return the strategy with its options, and the others. Raises UsageError."""
     default = make_strategy(value_of("--strategy", given) or "async_param_server")
-    own = dataclasses.fields(default)
-    mine = {option.name for option in dataclasses.fields(ExploreOptions)}
-    refuse_unknown(given, ["strategy", *mine, *(option.name for option in own)])
     fields: list[Any] = [
-        ("strategy", Annotated[str, arg(help=f"{', '.join(STRATEGIES)}, or yourmodule:YourClass.")], default.name),
-        ("more", Annotated[ExploreOptions, OmitArgPrefixes, arg(name="order")], ExploreOptions()),
+        ("strategy", Annotated[str, arg(help=f"{', '.join(STRATEGIES)}, or yourmodule:YourClass.")], default.name)
     ]
-    if own:
-        fields.append(("own", Annotated[type(default), OmitArgPrefixes, arg(name="this strategy's")], default))
-    made = [(name, kind, dataclasses.field(default_factory=partial(copy, value))) for name, kind, value in fields]
-    read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", made, kw_only=True), __doc__ or "")
-    return getattr(read, "own", default), read.more
+    known = ["strategy"]
+    for name, title, panel in (("more", "order", ExploreOptions()), ("own", "this strategy's", default)):
+        known += [option.name for option in dataclasses.fields(panel)]
+        kind: Any = type(panel)
+        default_panel = dataclasses.field(default_factory=partial(copy, panel))
+        fields.append((name, Annotated[kind, OmitArgPrefixes, arg(name=title)], default_panel))
+    refuse_unknown(given, known)
+    read: Any = read_options(given, dataclasses.make_dataclass("CommandLine", fields, kw_only=True), __doc__ or "")
+    return read.own, read.more
 
 
 def _invariant(name: str) -> Holds:

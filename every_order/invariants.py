@@ -5,7 +5,6 @@ Each returns None, or one line that says what is wrong. One of the user's is suc
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,41 +20,31 @@ _ROUNDING = 1e-9
 Holds = Callable[[Run], str | None]
 
 
-@dataclass(frozen=True)
-class Invariant:
-    """What must hold, in words, and the function; `of_ended`: it is asked only of runs that have ended."""
-
-    says: str
-    holds: Holds
-    of_ended: bool = True
-
-
-def chosen(case: Case) -> list[Invariant]:
-    """Return what must hold of a case."""
-    found = [
-        Invariant("no rank fails", fails, of_ended=False),
-        Invariant("no rank waits for ever", waits, of_ended=False),
-        Invariant("no rank waits for ever if senders wait until all is read", waits_in_a_circle, of_ended=False),
-        Invariant("nothing is changed while it is on its way or being read", changes, of_ended=False),
+def chosen(case: Case) -> dict[str, Holds]:
+    """Return what must hold of a run of a case that has ended, in words and as a function."""
+    strategy, w = case.strategy, None if case.dies else weight(case)
+    most = strategy.stalest(case.workers)
+    knows_models = type(strategy).known_models is not Strategy.known_models
+    found: list[tuple[bool, str, Holds]] = [
+        (not case.dies, "every message is taken, and given back", leaves),
+        ("server" in case.roles, "every gradient is applied once, or dropped and counted", applies_once),
+        (w is not None, f"the model has every gradient once, with weight {w or 0:.3g}", partial(has_marks, w or 0)),
+        (strategy.traits.agree, "all replicas have the same bits", agree),
+        (knows_models, "a server's copy of a worker's model is that model", knows),
+        (most is not None, f"no gradient is more than {most} versions stale", is_stale),
     ]
-    if not case.dies:
-        found.append(Invariant("every message is taken, and given back", leaves))
-    if "server" in case.roles:
-        found.append(Invariant("every gradient is applied once, or dropped and counted", applies_once))
-    if not case.dies and (w := weight(case)) is not None:
-        found.append(Invariant(f"the model has every gradient once, with weight {w:.3g}", partial(has_marks, w)))
-    if case.strategy.traits.agree:
-        found.append(Invariant("all replicas have the same bits", agree))
-    if type(case.strategy).known_models is not Strategy.known_models:
-        found.append(Invariant("a server's copy of a worker's model is that model", knows))
-    if (most := case.strategy.stalest(case.workers)) is not None:
-        found.append(Invariant(f"no gradient is more than {most} versions stale", is_stale))
-    return found
+    return {says: holds for applies, says, holds in found if applies}
+
+
+def ask(run: Run, of_ended: dict[str, Holds]) -> dict[str, str | None]:
+    """Return what is wrong with a run (None: nothing), by what must hold of all, and `of_ended` if it has ended."""
+    asked = OF_ALL | of_ended if run.has_ended else OF_ALL
+    return {says: holds(run) for says, holds in asked.items()}
 
 
 def fails(run: Run) -> str | None:
     """No rank raises an error, but for one that names a dead rank, where the algorithm cannot lose it."""
-    dead, traits = run.scheduler.dead, run.case.strategy.traits
+    dead, traits = run.dead, run.case.strategy.traits
     for rank in run.ranks:
         error = rank.error
         if error and not (isinstance(error, PeerLost) and error.rank == dead and not traits.workers_may_die):
@@ -65,7 +54,7 @@ def fails(run: Run) -> str | None:
 
 def waits(run: Run) -> str | None:
     """Nothing more can happen only when all have ended."""
-    if run.has_ended or run.scheduler.failed:
+    if run.has_ended or run.failed:
         return None
     return "; ".join(f"rank {rank.rank} waits for {rank.waits_for[1]}" for rank in run.living if not rank.ended)
 
@@ -76,7 +65,7 @@ def waits_in_a_circle(run: Run) -> str | None:
     In the run such waits ended by copying. Each would have held until its message was read, and so until the waits
     that came before that had ended: a circle of these would have held for ever.
     """
-    copied = run.scheduler.copied
+    copied = run.copied
     held_by = {one: [other for other in copied if one.holds(other)] for one in copied}
     while free := [one for one in held_by if not any(other in held_by for other in held_by[one])]:
         for one in free:
@@ -106,7 +95,7 @@ def applies_once(run: Run) -> str | None:
     for rank in run.ranks if hasattr(run.ranks[SERVER].strategy, "workers") else ():  # else nothing is recorded
         tags = (GRADIENT, "push", "rest")
         sent = sum(bool(n) and dst == SERVER and tag in tags for dst, tag, n in rank.numbers)
-        if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.scheduler.dead):
+        if used[rank.rank] > sent or (used[rank.rank] < sent and rank.rank != run.dead):
             return f"rank {rank.rank} sent {sent} gradients, and {used[rank.rank]} were applied or dropped"
     return None
 
@@ -125,7 +114,7 @@ def weight(case: Case) -> float | None:
     if served and (not traits.agree or traits.overwrites):
         return None
     run = run_once(case, lambda _: 0)
-    if not run.has_ended or run.dropped or (run.scheduler.shared and not traits.agree):
+    if not run.has_ended or run.dropped or (run.shared and not traits.agree):
         return None
     weights = [moved / computed for moved, computed in marks(run) if computed]
     return weights[0] if min(weights) > max(weights) - _ROUNDING and weights[0] > _ROUNDING else None
@@ -162,14 +151,22 @@ def staleness(run: Run) -> int:
 
 def is_stale(run: Run) -> str | None:
     """See `Strategy.stalest`."""
-    most = run.case.strategy.stalest(run.case.workers)
-    return f"one was {found} versions stale" if most is not None and (found := staleness(run)) > most else None
+    most, found = run.case.strategy.stalest(run.case.workers), staleness(run)
+    return f"one was {found} versions stale" if most is not None and found > most else None
 
 
 def knows(run: Run) -> str | None:
     """See `Strategy.known_models`."""
     for rank in run.living:
         for k, x_k in rank.strategy.known_models().items():
-            if k != run.scheduler.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
+            if k != run.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
                 return f"rank {k} ended with another model than rank {rank.rank} takes it to have"
     return None
+
+
+OF_ALL: dict[str, Holds] = {
+    "no rank fails": fails,
+    "no rank waits for ever": waits,
+    "no rank waits for ever if senders wait until all is read": waits_in_a_circle,
+    "nothing is changed while it is on its way or being read": changes,
+}

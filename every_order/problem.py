@@ -6,7 +6,7 @@ every_order.problem:network --task every_order.problem:loss` is the same for `tr
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,22 +27,13 @@ class Numbers(nn.Module):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        self.x = nn.Parameter(_start(n).clone())
+        draw = torch.Generator().manual_seed(n)
+        self.x = nn.Parameter(torch.randn(N_NUMBERS + n, generator=draw, dtype=torch.float64))
+        self.halves = torch.tensor([0.5] * N_NUMBERS + [0.0] * n, dtype=torch.float64)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return for each row 1/2 |x|^2 - c_i x, of the ten numbers, + mark i."""
-        x = self.x
-        return (x * (_halves(x.numel()) * x - rows)).sum(1)
-
-
-@cache
-def _start(n: int) -> torch.Tensor:
-    return torch.randn(N_NUMBERS + n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-
-
-@cache
-def _halves(length: int) -> torch.Tensor:
-    return torch.cat([torch.full([N_NUMBERS], 0.5), torch.zeros(length - N_NUMBERS)]).double()
+        return (self.x * (self.halves * self.x - rows)).sum(1)
 
 
 def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
@@ -63,23 +54,21 @@ def data(n: int) -> tuple[torch.Tensor, ...]:
 
 
 class LoadsAndStores(torch.optim.SGD):
-    """SGD without momentum whose updates are a load and a store: other ranks may write the parameters in between."""
+    """SGD of one shared vector whose updates are a load and a store: other ranks may write it in between."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """See torch."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                rank: Any = getattr(getcurrent(), "rank", None)
-                if shares := rank is not None and rank.is_shared(p):
-                    loaded = rank.scheduler.stores
-                new = p - group["lr"] * p.grad
-                if shares:
-                    rank.scheduler.accesses += 1
-                    rank.access("stores x")
-                    rank.recorder.stored = {"version_read": loaded, "version_applied": rank.scheduler.stores}
-                    rank.scheduler.stores += 1
-                p.copy_(new)
+        (group,) = self.param_groups
+        (x,) = group["params"]
+        rank: Any = getcurrent().rank
+        run, loaded, new = rank.run, rank.run.stores, x - group["lr"] * x.grad
+        if rank.is_shared(x):
+            run.accesses += 1
+            rank.access("stores x")
+            rank.recorder.stored = {"version_read": loaded, "version_applied": run.stores}
+            run.stores += 1
+        x.copy_(new)
 
 
 def __getattr__(name: str) -> Callable[[], Any]:

@@ -1,50 +1,42 @@
 """All orders of a case against all that must hold: the tally, and the first order in which something does not."""
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
+from typing import Generic
 
 from tqdm import tqdm
 
-from every_order.invariants import Holds, Invariant, chosen, staleness
+from every_order.invariants import Holds, ask, chosen, staleness
 from every_order.runs import Case, Run, counted, run_once
 from every_order.scheduler import Option
-from every_order.search import Orders, bound, estimate, random_orders, repeat
+from every_order.search import Orders, R, estimate, random_orders, repeat
 from records.tables import aligned
 from training.evaluation import REPORTER
 
 ONE_RESULT = "all orders have one result, to the bit, but for what is dropped"
 DEPTH = 2  # of a mistake that random orders look for
-_SHOWN = 10  # lines of an order
 _ESTIMATED_FROM = 100  # orders
 
 
 @dataclass
-class Counterexample:
-    """An order in which something does not hold: what was decided, what does not hold, and what happens, in lines."""
+class Counterexample(Generic[R]):
+    """The run of an order in which something does not hold, and what that is."""
 
-    case: Case
-    happened: list[Option]
-    departures: int
+    run: R
     broken: str
-    lines: list[str]
 
-    def text(self) -> str:
-        """Return it as at most ten lines, the last ones before it is seen."""
-        dies = " in which rank {} dies before its send {}".format(*self.case.dies) if self.case.dies else ""
-        return "\n".join(in_words(self.departures, self.lines, self.broken, dies, _SHOWN))
-
-
-def in_words(departures: int, lines: Sequence[str], broken: str, dies: str = "", most: int = 10**9) -> list[str]:
-    """Return an order as lines: what happens in it, of `most` lines the last, and what does not hold."""
-    told = [f"{i + 1:4}  {line}" for i, line in enumerate(lines)]
-    if len(told) > most:
-        told[:-most] = [f"   ... {len(told) - most} decisions"]
-    first = f"an order with {counted(departures, 'departure')} from the plain order{dies}:"
-    return [first, *told, f"      not so: {broken}"]
+    def text(self, most: int = 10) -> str:
+        """Return it as lines, of what happens at `most` so many, the last before it is seen."""
+        run, told = self.run, [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(self.run.taken)]
+        dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
+        if len(told) > most:
+            told[:-most] = [f"   ... {len(told) - most} decisions"]
+        first = f"an order with {counted(run.departures, 'departure')} from the plain order{dies}:"
+        return "\n".join([first, *told, f"      not so: {self.broken}"])
 
 
 @dataclass
@@ -53,8 +45,8 @@ class Report:
 
     `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
     bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
-    there are, where not all were run, and `random`: how many more were run at random, each of which finds a mistake of
-    two decisions with probability `bound` at least (None: not known).
+    there are, where not all were run (0: not known), and `random`: how many more were run at random, each of which
+    finds a mistake of two decisions with probability `bound` at least (None: not known).
     """
 
     case: Case
@@ -68,13 +60,13 @@ class Report:
     estimated: float | None = None
     random: int = 0
     bound: float | None = None
-    counterexample: Counterexample | None = None
+    counterexample: Counterexample[Run] | None = None
     _by_dropped: dict[object, bytes] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return it as lines."""
         how_many = f"{counted(self.orders - self.random, 'order')}, " + ("all of them" if self.complete else "not all")
-        how_many += f" of about {self.estimated:.2g}" if self.estimated is not None else ""
+        how_many += f" of about {self.estimated:.2g}" if self.estimated else ""
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         how_many += ", and no death was tried" if self.deaths and not self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
@@ -82,17 +74,15 @@ class Report:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
         lines = [f"{self.case}: {how_many}; {counted(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:
-            chance = f"at least {self.bound:.2g} each" if self.bound else "that is not known, for several ranks choose"
+            chance = f"at least {self.bound:.2g} each" if self.bound else "not known, for several ranks choose"
             lines.append(f"and {self.random} random orders; the chance of a mistake of {DEPTH} decisions is {chance}")
         return "\n".join([*lines, *([self.counterexample.text()] if self.counterexample else [])])
 
-    def take(self, run: Run, invariants: Sequence[Invariant], bar: tqdm | None = None) -> None:
+    def take(self, run: Run, invariants: dict[str, Holds]) -> None:
         """Ask of a run all that must hold."""
         self.orders += 1
-        if bar is not None:
-            bar.update()
-        self.with_death += run.scheduler.dead is not None
-        asked = {one.says: one.holds(run) for one in invariants if run.has_ended or not one.of_ended}
+        self.with_death += run.dead is not None
+        asked = ask(run, invariants)
         if run.has_ended and run.model is not None:
             bits = run.model.numpy().tobytes()
             self.results.add(bits)
@@ -103,7 +93,8 @@ class Report:
             held, of = self.held.get(says, (0, 0))
             self.held[says] = held + (broken is None), of + 1
             if broken is not None and self.counterexample is None:
-                self.counterexample = told(run.case, run.happened, f"{says}: {broken}")
+                again = run_once(run.case, repeat(run.happened), reduced=False)
+                self.counterexample = Counterexample(again, f"{says}: {broken}")
         found, (most, n) = staleness(run), self.stalest
         self.stalest = (found, 1) if found > most else (most, n + (found == most))
 
@@ -123,28 +114,29 @@ def examine(
     `until_broken`: end with the first order in which something does not hold. `quiet`: no progress bar.
     """
     report = Report(case, deaths=deaths)
-    more = [Invariant(says, holds) for says, holds in invariants]
-    with _collecting_seldom(), nullcontext() if quiet else tqdm(unit="order", leave=False) as bar:
+    with ExitStack() as at_end, tqdm(unit="order", leave=False, disable=quiet) as bar:
+        at_end.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(20_000, 50, 1000)  # each run leaves a little garbage in cycles
         for one in chain([case], _with_deaths(report) if deaths else ()):
             if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
                 break
-            asked, most, options = [*chosen(one), *more], 0, set[Option]()
+            asked = chosen(one) | dict(invariants)
             orders = Orders(partial(run_once, one), at_most - report.orders)
             for run in orders:
-                if one.dies and run.scheduler.dead is None:
+                if one.dies and run.dead is None:
                     continue  # it is among the orders without a death
-                report.take(run, asked, bar)
-                most = max(most, len(run.scheduler.taken))
-                options.update(option for decision in run.scheduler.taken for option in decision.options)
+                report.take(run, asked)
+                bar.update()
                 if until_broken and report.counterexample:
                     break
             report.complete &= orders.complete
             if random and not (one.dies or orders.complete or report.counterexample):
-                report.estimated, report.random = estimate(one, _ESTIMATED_FROM), random
-                report.bound = bound(options, len(one.roles), most, DEPTH)
+                report.random = random
+                report.estimated, most, report.bound = estimate(one, _ESTIMATED_FROM, DEPTH)
                 for run in islice(random_orders(one, most, DEPTH), random):
-                    report.take(run, asked, bar)
+                    report.take(run, asked)
+                    bar.update()
     return report
 
 
@@ -164,27 +156,9 @@ def _with_deaths(report: Report) -> Iterator[Case]:
                 break
 
 
-@contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """In the block, look for garbage in cycles less often: each run leaves a small one."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-
-
-def told(case: Case, happened: list[Option], broken: str) -> Counterexample:
-    """Return an order with what happens in it."""
-    lines: list[str] = []
-    run = run_once(case, repeat(happened), reduced=False, tell=lines.append)
-    return Counterexample(case, happened, run.departures, broken, lines)
-
-
 def ask_again(case: Case, happened: list[Option], broken: str) -> str:
     """Return a saved order as lines, and what does not hold in it now."""
-    report = Report(case)
-    report.take(run_once(case, repeat(happened), reduced=False), chosen(case))
+    run = run_once(case, repeat(happened), reduced=False)
+    now = (f"{says}: {why}" for says, why in ask(run, chosen(case)).items() if why is not None)
     then = f"{broken} (so it was found; what is asked of one run of every strategy holds)"
-    return (report.counterexample or told(case, happened, then)).text()
+    return Counterexample(run, next(now, then)).text()

@@ -7,17 +7,15 @@ import dataclasses
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from every_order.report import Counterexample
-from every_order.runs import LR, Case, Run, run_once
+from every_order.runs import Case, Run, run_once
 from every_order.scheduler import Option
 from every_order.search import repeat
-from launchers.launcher import Job, Launcher
+from launchers.launcher import Launcher
 from records.errors import UsageError
 from records.files import load_metadata
-from training.names import make_strategy
-from training.options import Options
+from training.names import options_from
 from training.report import write
 from training.saved import result_of
 from workloads import datasets
@@ -25,24 +23,19 @@ from workloads import datasets
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
 
 
-def save(example: Counterexample, results_dir: str) -> tuple[str, str | None]:
+def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | None]:
     """Write an order as RESULTS_DIR/RUN_NAME; return that, and why train.py cannot repeat it (None: it can).
 
     Raises UsageError, RunFailed.
     """
-    case = example.case
+    case, happened = example.run.case, example.run.happened
     name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    problem = "every_order.problem"
-    options = Options(
-        strategy=case.strategy, n_gpus=case.n_gpus, epochs=case.epochs, batch_size=1, lr=LR, momentum=case.momentum,
-        dataset=f"{problem}:of_{case.plan.n_samples}", model=f"{problem}:network", task=f"{problem}:loss",
-        dtype="float64", device="cpu", seed=case.seed, results_dir=results_dir, run_name=name,
-    )  # fmt: skip
+    options = dataclasses.replace(case.options, results_dir=results_dir, run_name=name)
     data = datasets.load(options)
-    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": example.happened, "broken": example.broken}
-    launcher = Launcher("every order", _refuse, "ordered", processes=False, facts={"order": kept})
+    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": happened, "broken": example.broken}
+    launcher = Launcher("every order", lambda job: [], "ordered", processes=False, facts={"order": kept})
     with tempfile.TemporaryDirectory() as folder:
-        run = run_once(case, repeat(example.happened), reduced=False, events=Path(folder))
+        run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
         begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
         write(options, [result_of(rank.strategy, rank.replica, rank, options, data) for rank in begun], data, launcher)
     return f"{results_dir}/{name}", _why_not_replayed(run)
@@ -65,17 +58,10 @@ def load(path: str) -> tuple[Case, list[Option], str]:
     file = Path(f"{path.removesuffix('.json')}.json")
     try:
         metadata = load_metadata(file)
-        options, order = metadata["options"], metadata["order"]
-        kind = type(make_strategy(options["strategy"]))
-        own: dict[str, Any] = {field.name: options[field.name] for field in dataclasses.fields(kind)}
-        kept = {one: order[one] for one in _OF_CASE} | {"dies": order["dies"] and tuple(order["dies"])}
-        happened: list[Option] = [
-            (int(rank), (kind, int(peer), words)) for rank, (kind, peer, words) in order["happened"]
-        ]
-        return Case(kind(**own), options["n_gpus"], **kept), happened, order["broken"]
+        order = metadata["order"]
+        options = options_from(metadata["options"], file)
+        dies = order["dies"] and tuple(order["dies"])
+        case = Case(options.strategy, options.n_gpus, **{one: order[one] for one in _OF_CASE} | {"dies": dies})
+        return case, [(rank, tuple(choice)) for rank, choice in order["happened"]], order["broken"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error
-
-
-def _refuse(job: Job) -> list[Any]:
-    raise AssertionError("its ranks have run")

@@ -11,17 +11,14 @@ with them wakes them.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from greenlet import getcurrent, greenlet
 
 from transports.inbox import ANY
-
-if TYPE_CHECKING:
-    from every_order.transport import InPlace, Ordered
 
 TAKE, NOTHING, ACCESS, SEND, LOST = "take", "nothing", "access", "send", "lost"
 Choice = tuple[str, int, str]
@@ -59,6 +56,12 @@ class Decision(NamedTuple):
     n_sent: int
     events: int
 
+    @property
+    def words(self) -> str:
+        """What happens."""
+        (rank, choice), (first, plain) = self.options[self.picked], self.options[0]
+        return f"rank {rank} {choice[2]}" + f"   (in the plain order rank {first} {plain[2]})" * (self.picked > 0)
+
     def may_be_later(self, sent: Sequence[Sent]) -> bool:
         """Return whether the first that chooses could choose more if others went first, by all that was `sent`."""
         (_, src, tags), rank = self.question, self.options[0][0]
@@ -72,30 +75,35 @@ class Decision(NamedTuple):
 class Scheduler:
     """The ranks of one run. `taken` are its decisions, `sent` all messages.
 
-    `redundant`: the run was given up, for another one has the same decisions of each rank. Not `reduced`: nothing
-    sleeps. `tell` is called with what happens, in words. `dies`: a rank, and the number of the send before which it
-    dies; `dead`: it has. `copied`: messages whose waits ended before they were taken.
+    Not `reduced`: nothing sleeps. `dies`: a rank, and the number of the send before which it dies; `dead`: it has.
+    `redundant`: the run was given up, for another one has the same decisions of each rank.
     """
 
     pick: Pick
     reduced: bool = True
-    tell: Callable[[str], None] | None = None
     dies: tuple[int, int] | None = None
-    ranks: list["Ordered"] = field(default_factory=list)
-    shared: dict[str, torch.Tensor] = field(default_factory=dict)
-    taken: list[Decision] = field(default_factory=list)
-    sent: list[Sent] = field(default_factory=list)
     dead: int | None = None
-    copied: list["InPlace"] = field(default_factory=list)
     redundant = failed = over = False
-    accesses = stores = 0  # of shared vectors, so far
 
     def __post_init__(self) -> None:
-        self._ready: deque[Ordered] = deque()
+        self.ranks: Sequence[Any] = []  # `Ordered`, or of a script
+        self.taken: list[Decision] = []
+        self.sent: list[Sent] = []
+        self._ready: deque[Any] = deque()
         self._choosing: dict[int, Question] = {}
         self._asleep: dict[int, set[Choice]] = {}
 
-    def run(self, work: Callable[["Ordered"], None]) -> None:
+    @property
+    def happened(self) -> list[Option]:
+        """What was decided."""
+        return [decision.options[decision.picked] for decision in self.taken]
+
+    @property
+    def departures(self) -> int:
+        """How many decisions were not those of the plain order."""
+        return sum(decision.picked > 0 for decision in self.taken)
+
+    def run(self, work: Callable[[Any], None]) -> None:
         """Run the work of each rank until all have ended, one has failed, or nothing more can happen."""
         self._hub = getcurrent()
         for rank in self.ranks:
@@ -125,13 +133,9 @@ class Scheduler:
         events = self.ranks[first].clock[first]
         self.taken.append(Decision(options, picked, self._choosing[first], len(self.sent), events))
         rank, self._chosen = options[picked]
-        kind, _, words = self._chosen
-        if self.tell:
-            plain = f"   (in the plain order rank {first} {options[0][1][2]})" if picked else ""
-            self.tell(f"rank {rank} {words}{plain}")
         for other, choice in options[:picked] if self.reduced else ():
             self._asleep[other].add(choice)
-        if kind == ACCESS:
+        if self._chosen[0] == ACCESS:
             for sleepers in self._asleep.values():
                 sleepers -= {choice for choice in sleepers if choice[0] == ACCESS}
         del self._choosing[rank], self._asleep[rank]
@@ -153,33 +157,9 @@ class Scheduler:
         if torch.is_grad_enabled() != gradients:
             torch.set_grad_enabled(gradients)
 
-    def wake(self, rank: "Ordered") -> None:
+    def wake(self, rank: Any) -> None:
         """Let a suspended rank continue; one that is to die first of all, so that nothing comes before its death."""
         if self.dies and self.dies[0] == rank.rank:
             self._ready.appendleft(rank)
         else:
             self._ready.append(rank)
-
-    def bury(self, dead: "Ordered") -> None:
-        """Let the ranks that wait for a dead one learn of it."""
-        self.dead = dead.rank
-        for rank in self.ranks:
-            self.sent.append(Sent(dead.rank, rank.rank, "", tuple(dead.clock)))
-            rank.wake(dead.rank)
-
-
-@dataclass
-class Scheduled:
-    """A run, as far as its order goes."""
-
-    scheduler: Scheduler
-
-    @property
-    def happened(self) -> list[Option]:
-        """What was decided."""
-        return [decision.options[decision.picked] for decision in self.scheduler.taken]
-
-    @property
-    def departures(self) -> int:
-        """How many decisions were not those of the plain order."""
-        return sum(decision.picked > 0 for decision in self.scheduler.taken)

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, TypeVar
 
 from every_order.runs import Case, Run, run_once
-from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduled, Scheduler
+from every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
 from records.errors import UsageError
 
 
@@ -30,15 +31,14 @@ def repeat(happened: Iterable[Option]) -> Pick:
     def pick(options: Sequence[Option]) -> int:
         option = next(rest, options[0])
         if option not in options:
-            raise UsageError(
-                f"--replay: this order cannot be followed any more, for rank {option[0]} never {option[1][2]}"
-            )
+            never = f"rank {option[0]} never {option[1][2]}"
+            raise UsageError(f"--replay: this order cannot be followed any more, for {never}")
         return options.index(option)
 
     return pick
 
 
-R = TypeVar("R", bound=Scheduled)
+R = TypeVar("R", bound=Scheduler)
 
 
 @dataclass
@@ -57,12 +57,11 @@ class Orders(Generic[R]):
         known: set[tuple[int, ...]] = {()}
         waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]  # a heap: departures, a number, decisions
         while waiting:
-            decisions = heappop(waiting)[-1]
-            run = self.once(follow(decisions))
-            if not run.scheduler.redundant:
+            run = self.once(follow(heappop(waiting)[-1]))
+            if not run.redundant:
                 n += 1
                 yield run
-            for others in _others(run.scheduler):
+            for others in _others(run):
                 if others in known:
                     continue
                 if n + len(waiting) >= self.at_most:
@@ -73,12 +72,12 @@ class Orders(Generic[R]):
         self.complete = not cut
 
 
-def _others(scheduler: Scheduler) -> Iterator[tuple[int, ...]]:
+def _others(run: Scheduler) -> Iterator[tuple[int, ...]]:
     """Yield how other orders begin that a run has shown, up to their last departure: see `scheduler.py`."""
     picks: list[int] = []
-    for decision in scheduler.taken:
+    for decision in run.taken:
         first = decision.options[0][0]
-        later = len(decision.options) > 1 and decision.may_be_later(scheduler.sent)
+        later = len(decision.options) > 1 and decision.may_be_later(run.sent)
         for other, (rank, _) in enumerate(decision.options):
             if other and (rank == first or later):
                 yield (*picks, other)
@@ -100,36 +99,29 @@ def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
 
 
 def _by_priority(priorities: list[int], places: set[int]) -> Pick:
-    taken = 0
+    numbers = count()
 
     def pick(options: Sequence[Option]) -> int:
-        nonlocal taken
         goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # who sent, or who chooses
         best = min(range(len(options)), key=lambda i: priorities[goes_on[i]])
-        if taken in places:
-            priorities[goes_on[best]] = len(priorities) + taken
-        taken += 1
+        if (n := next(numbers)) in places:
+            priorities[goes_on[best]] = len(priorities) + n
         return best
 
     return pick
 
 
-def bound(options: Iterable[Option], n_ranks: int, n_decisions: int, depth: int) -> float | None:
-    """Return the probability that a random order finds a mistake; None where it is not known: several ranks choose."""
-    options = set(options)
-    if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):
-        return None
-    return 1 / (n_ranks * n_decisions ** (depth - 1))
+def estimate(case: Case, n: int, depth: int) -> tuple[float, int, float | None]:
+    """Return by n random orders about how many there are, the most decisions of one, and the chance in `random_orders`.
 
-
-def estimate(case: Case, n: int) -> float:
-    """Return about how many orders there are: the mean, over n random ones, of the product of their options.
-
-    (Knuth, 1975, Estimating the efficiency of backtrack programs.)
+    How many: the mean of the product of their options (Knuth, 1975, Estimating the efficiency of backtrack programs).
+    The chance that a random order finds a mistake of `depth` decisions is not known where several ranks choose: None.
     """
-    draw, total = random.Random(case.seed), 0.0
-    for _ in range(n):
-        scheduler = run_once(case, lambda options: draw.randrange(len(options))).scheduler
-        if not scheduler.redundant:
-            total += math.prod(len(decision.options) for decision in scheduler.taken)
-    return total / n
+    draw = random.Random(case.seed)
+    runs = [run_once(case, lambda options: draw.randrange(len(options))) for _ in range(n)]
+    how_many = sum(math.prod(len(one.options) for one in run.taken) for run in runs if not run.redundant) / n
+    most = max(len(run.taken) for run in runs)
+    options = {option for run in runs for one in run.taken for option in one.options}
+    if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):
+        return how_many, most, None
+    return how_many, most, 1 / (len(case.roles) * most ** (depth - 1))

@@ -9,12 +9,12 @@ distributed systems).
 import pickle
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from greenlet import greenlet
+from greenlet import GreenletExit
 
-from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Scheduler, Sent
+from every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Sent
 from records.recorder import Recorder
 from strategies import Replica, Strategy
 from transports.base import NO_LIMIT, Transport
@@ -22,11 +22,10 @@ from transports.card import Rates
 from transports.inbox import ANY, Tags, named
 from transports.messages import Delivered, Message, Work, as_vector
 
+if TYPE_CHECKING:
+    from every_order.runs import Run
+
 _DIED = "it died"
-
-
-class Died(BaseException):
-    """Raised in a rank that is to be dead from here on."""
 
 
 class Ordered(Transport):
@@ -38,14 +37,13 @@ class Ordered(Transport):
     `replica`, the samples whose gradients it has `computed`, the `error` with which it failed, whether it has `ended`.
     """
 
-    coroutine: greenlet
     strategy: Strategy
     replica: Replica
     error: Exception | None = None
     ended = False
 
-    def __init__(self, scheduler: Scheduler, rank: int, world_size: int, recorder: Recorder) -> None:
-        self.scheduler = scheduler
+    def __init__(self, run: "Run", rank: int, world_size: int, recorder: Recorder) -> None:
+        self.run = run
         super().__init__(rank, world_size, torch.device("cpu"), NO_LIMIT, recorder)
         self.clock = [0] * world_size
         self.waits_for: tuple[int | None, str] = None, ""
@@ -57,111 +55,101 @@ class Ordered(Transport):
 
     @property
     def rates(self) -> Rates:
-        """See Transport: as there is no time, any will do."""
-        return Rates(1.0, 1.0)
+        return Rates(1.0, 1.0)  # any will do
 
     def now(self) -> float:
-        """See Transport: the messages that have been sent, and the accesses to shared vectors."""
-        return float(len(self.scheduler.sent) + self.scheduler.accesses)
+        """Return how many messages have been sent, and accesses made to shared vectors."""
+        return float(len(self.run.sent) + self.run.accesses)
 
     def sleep(self, seconds: float) -> None:
-        """See Transport."""
-
-    def cpu_seconds(self) -> float:
-        """See Transport."""
-        return 0.0
+        pass
 
     def close(self) -> None:
-        """See Transport."""
         self._closed = True
 
     def _progress(self, src: int, seconds: float) -> None:
-        raise AssertionError("what was sent is in the inbox")
-
-    def _look(self, src: int) -> bool:
-        return False
+        pass  # what was sent is in the inbox
 
     # Memory
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See Transport."""
         vector = torch.zeros(numel, dtype=dtype)
         if numel:
             self._allocated[vector.untyped_storage().data_ptr()] = vector
         return vector
 
     def shared_vector(self, name: str, numel: int, dtype: torch.dtype, ranks: Iterable[int]) -> torch.Tensor:
-        """See Transport."""
-        return self.scheduler.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
+        return self.run.shared.setdefault(name, torch.zeros(numel, dtype=dtype))
 
     def is_shared(self, vector: torch.Tensor) -> bool:
         """Whether a vector lies in shared memory."""
         pointer = vector.untyped_storage().data_ptr()
-        return any(one.untyped_storage().data_ptr() == pointer for one in self.scheduler.shared.values())
+        return any(one.untyped_storage().data_ptr() == pointer for one in self.run.shared.values())
 
     def access(self, does: str) -> None:
         """Let others access shared vectors before this rank does what `does` says."""
-        self.scheduler.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
+        self.run.choose(self.rank, Question(lambda: [(ACCESS, -1, does)]))
 
     def read(self, *arguments: Any) -> int:
-        """See Transport."""
         self.access("reads a shared vector")
         return super().read(*arguments)
 
     def check_memory(self) -> None:
         """Note what was changed before it was read, as far as this rank knows."""
-        if self.unread:
-            self.unread = [one for one in self.unread if one.check()]
+        self.unread = [one for one in self.unread if one.check()]
 
     # Messages
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
-        """See Transport. Raises Died where this rank is to die."""
-        scheduler = self.scheduler
-        if scheduler.dies == (self.rank, len(self.numbers) + 1):
-            scheduler.bury(self)
-            raise Died
-        if dst == scheduler.dead and dst not in self.inbox.gone:
+        """Send, unless the rank dies here, or learns that the other one is dead."""
+        run = self.run
+        if run.dies == (self.rank, len(self.numbers) + 1):
+            run.dead = self.rank
+            for rank in run.ranks:
+                run.sent.append(Sent(self.rank, rank.rank, "", tuple(self.clock)))
+                rank.wake(self.rank)
+            raise GreenletExit
+        if dst == run.dead and dst not in self.inbox.gone:
             what = f"to rank {dst}, which is dead"
             choices: list[Choice] = [(SEND, dst, f"sends {tag!r} {what}"), (LOST, dst, f"cannot send {tag!r} {what}")]
-            if scheduler.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
-                self.inbox.lose(dst, _DIED, died=True)
+            if run.choose(self.rank, Question(lambda: choices, tags=()))[0] == LOST:
+                self._lose(dst, _DIED)
         return super().isend(value, dst, tag, n)
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_memory()
-        receiver = self.scheduler.ranks[dst]
-        vector, payload, in_place = None, None, False
+        run, receiver = self.run, self.run.ranks[dst]
+        work: Work = Delivered()
         if isinstance(value, torch.Tensor):
-            in_place = value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated
-            vector = as_vector(value) if in_place else as_vector(value).clone()
+            vector = as_vector(value)
+            message = Message(self.rank, tag, vector, None, vector.nbytes, n)
+            if value.is_contiguous() and value.untyped_storage().data_ptr() in self._allocated:
+                work = on_its_way = InPlace(self, receiver, message, vector)
+                self.unread.append(on_its_way)
+            else:
+                message.tensor = vector.clone()
         else:
             payload = b"" if value is None else pickle.dumps(value)
-        message = Message(self.rank, tag, vector, payload, len(payload or b"") if vector is None else vector.nbytes, n)
-        work: Work = Delivered()
-        if vector is not None and in_place:
-            work = on_its_way = InPlace(self, receiver, message, vector)
-            self.unread.append(on_its_way)
-        receiver.inbox.put(message, len(self.scheduler.sent))
-        self.scheduler.sent.append(Sent(self.rank, dst, tag, self.tick()))
+            message = Message(self.rank, tag, None, payload, len(payload), n)
+        receiver.inbox.put(message, len(run.sent))
+        run.sent.append(Sent(self.rank, dst, tag, self.tick()))
         self.numbers.append((dst, tag, n))
         receiver.wake(self.rank)
-        if self.scheduler.dies and self.scheduler.dies[0] == dst:
-            self.scheduler.wake(self)
-            self.scheduler.suspend()
+        if run.dies and run.dies[0] == dst:
+            run.wake(self)
+            run.suspend()
         return work, message.nbytes
 
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Any:
-        """See Transport."""
         self.check_memory()
         limited = timeout is not None and timeout < NO_LIMIT
         if src == ANY or limited:
             tags = (tag,) if isinstance(tag, str) else tag
             self.waits_for = None, f"{named(tag)} from {'anybody' if src == ANY else f'rank {src}'}"
             question = Question(partial(self._choices, src, tags, limited), src, tags)
-            kind, peer, _ = self.scheduler.choose(self.rank, question)
+            kind, peer, _ = self.run.choose(self.rank, question)
             if kind == LOST:
-                self.inbox.lose(peer, _DIED, died=True)
+                self._lose(peer, _DIED)
                 self.inbox.check(src, tag)
             if kind == NOTHING:
                 if not timeout:
@@ -172,7 +160,7 @@ class Ordered(Transport):
             src = peer
         message = super().recv(src, tag)
         self._newest[src] = max(self._newest[src], number := int(message.order[0]))
-        self.learn(self.scheduler.sent[number].clock)
+        self.learn(self.run.sent[number].clock)
         return message
 
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
@@ -186,7 +174,7 @@ class Ordered(Transport):
             if queue and tag in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
         found: list[Choice] = [(TAKE, src, f"takes {one.tag!r} of rank {src}") for src, one in sorted(first.items())]
-        dead, inbox = self.scheduler.dead, self.inbox
+        dead, inbox = self.run.dead, self.inbox
         if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
             found.append((LOST, dead, f"learns that rank {dead} is dead"))
         if limited and not any(one.order[0] < self._newest[peer] for peer, one in first.items()):
@@ -195,8 +183,8 @@ class Ordered(Transport):
 
     def _receive(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
         while (message := self.inbox.pop(src, tag)) is None:
-            if src == self.scheduler.dead:
-                self.inbox.lose(src, _DIED, died=True)
+            if src == self.run.dead:
+                self._lose(src, _DIED)
             self.inbox.check(src, tag)
             self.wait_for(src, f"{named(tag)} from")
         return message
@@ -204,13 +192,13 @@ class Ordered(Transport):
     def wait_for(self, rank: int, what: str) -> None:
         """Suspend this rank until that one has done something for it."""
         self.waits_for = rank, f"{what} rank {rank}"
-        self.scheduler.suspend()
+        self.run.suspend()
 
     def wake(self, rank: int) -> None:
         """Let this rank continue, if it waits for that one."""
         if self.waits_for[0] == rank:
             self.waits_for = None, ""
-            self.scheduler.wake(self)
+            self.run.wake(self)
 
     def learn(self, clock: Sequence[int]) -> None:
         """Let what has come before an event of another rank come before what this rank does from now on."""
@@ -231,15 +219,14 @@ class InPlace(Work):
     def __init__(self, sender: Ordered, receiver: Ordered, message: Message, vector: torch.Tensor) -> None:
         self._sender, self._receiver, self._message = sender, receiver, message
         self._vector, self._was = vector, vector.clone()
-        self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it
-        self._copy_read: tuple[int, ...] | None = None  # the same, of a copy
-        self._ended = 0  # the sender's own clock when its wait had ended by copying
+        self._read: tuple[int, ...] | None = None  # the receiver's clock when it had read it, the sender's if copied
+        self._copy_read: tuple[int, ...] | None = None  # the receiver's when it had read the copy
         message._give_back = self._release
         self.what = f"{message.tag!r} that rank {sender.rank} has sent to rank {receiver.rank}"
 
     def _release(self) -> None:
         """Note that the receiver reads it no more."""
-        if not self._sender.scheduler.over:
+        if not self._sender.run.over:
             self._read = self._receiver.tick()
             self._sender.wake(self._receiver.rank)
 
@@ -250,34 +237,34 @@ class InPlace(Work):
     def is_known(self) -> bool:
         """Whether its sender knows that it has been read, or its receiver is dead."""
         k = self._receiver.rank
-        return k == self._sender.scheduler.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
+        return k == self._sender.run.dead or (self._read is not None and self._sender.clock[k] >= self._read[k])
 
     def check(self) -> bool:
         """Note it if the memory has been changed too early; return whether it may still be."""
-        is_known = self.is_known
-        if not is_known and not torch.equal(self._vector, self._was):
+        if self.is_known:
+            return False
+        if not torch.equal(self._vector, self._was):
             self._sender.races.append(f"{self.what} was changed before rank {self._sender.rank} could know it was read")
             self._was = self._vector.clone()
-        return not is_known
+        return True
 
     @property
     def done(self) -> bool:
-        """See Work: what has been read may be known, or not yet."""
+        """Whether it is found read: what has been read may be known, or not yet."""
         sender, k = self._sender, self._receiver.rank
         sender.check_memory()
         choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
         question = Question(lambda: choices[not self._read : 2 - self.is_known])
-        return sender.scheduler.choose(sender.rank, question)[0] == TAKE
+        return sender.run.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
-        """See Work. What has not been taken yet is copied, so that the wait ends: see `holds`."""
+        """Wait until it is read. What has not been taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
         if self._read is None and message._receiver is None:
             message.tensor, message._give_back = self._was, self._release_copy
             self._read = sender.tick()
-            self._ended = sender.clock[sender.rank]
-            sender.scheduler.copied.append(self)
+            sender.run.copied.append(self)
         while self._read is None and not self.is_known:
             sender.wait_for(self._receiver.rank, f"the release of {message.tag!r} by")
         sender.learn(self._read or sender.clock)
@@ -285,4 +272,5 @@ class InPlace(Work):
 
     def holds(self, other: "InPlace") -> bool:
         """Whether this wait, if it had held until the message was read, would have held until that other one ended."""
-        return self._copy_read is not None and self._copy_read[other._sender.rank] >= other._ended
+        k = other._sender.rank
+        return bool(self._copy_read and other._read and self._copy_read[k] >= other._read[k])

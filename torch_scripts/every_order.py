@@ -19,9 +19,9 @@ import torch
 from greenlet import getcurrent
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from every_order.report import in_words
+from every_order.report import Counterexample
 from every_order.runs import counted
-from every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduled, Scheduler, Sent
+from every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduler, Sent
 from every_order.search import Orders, repeat
 from records.tables import aligned
 from torch_scripts.collectives import Plan, plans
@@ -58,7 +58,7 @@ class InOrders(Engine[OrderedRank]):
         super().__init__(ranks, plans)
         self.scheduler = scheduler
         self._entered = 0
-        scheduler.ranks = ranks  # type: ignore[assignment]
+        scheduler.ranks = ranks
 
     def stop(self) -> None:
         """See Engine."""
@@ -172,7 +172,7 @@ class InOrders(Engine[OrderedRank]):
             rank.clock, pending.ended = list(clock), True
             if rank.is_suspended and rank.waits_for is pending:
                 rank.is_suspended = False
-                self.scheduler.wake(rank)  # type: ignore[arg-type]
+                self.scheduler.wake(rank)
 
 
 def _tag(pending: Pending) -> str:
@@ -184,22 +184,20 @@ def _from_anybody(pending: Pending) -> bool:
     return isinstance(pending.call, Message) and pending.call.peer is None
 
 
-@dataclass
-class ScriptRun(Scheduled):
-    """One run: what was decided, what does not hold, and its result."""
+class ScriptRun(Scheduler):
+    """One run in one order, what does not hold, and its result."""
 
-    broken: dict[str, str] = field(default_factory=dict)
-    result: str = ""
+    def __init__(self, pick: Pick, reduced: bool) -> None:
+        super().__init__(pick, reduced)
+        self.broken: dict[str, str] = {}
+        self.result = ""
 
 
-def run_once(
-    script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pick, tell: Callable[[str], None] | None = None
-) -> ScriptRun:
-    """Run the script once, in the order that `pick` decides; inside of `ranks_alone`."""
+def run_once(script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pick, reduced: bool = True) -> ScriptRun:
+    """Run the script once, in the order that `pick` decides; inside of `ranks_alone`. See `Scheduler`."""
     script.forget()
-    ranks = [OrderedRank(script, i, n, seed) for i in range(n)]
-    engine = InOrders(Scheduler(pick, reduced=tell is None, tell=tell), ranks, plans)
-    run = ScriptRun(engine.scheduler)
+    run, ranks = ScriptRun(pick, reduced), [OrderedRank(script, i, n, seed) for i in range(n)]
+    engine = InOrders(run, ranks, plans)
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if isinstance(mine := here(), OrderedRank):
@@ -207,7 +205,7 @@ def run_once(
 
     hook = register_optimizer_step_post_hook(keep)
     try:
-        engine.run(partial(engine.scheduler.run, engine.live))  # type: ignore[arg-type]
+        engine.run(partial(run.run, engine.live))
     finally:
         hook.remove()
     if engine.failure:
@@ -273,8 +271,7 @@ def examine(
                 report.held[says] += says not in run.broken
             if run.broken and not report.broken:
                 report.broken = "; ".join(f"{says}: {why}" for says, why in run.broken.items())
-                lines: list[str] = []
-                once(repeat(run.happened), lines.append)
-                report.shortest = in_words(run.departures, lines, report.broken)
+                again = Counterexample(once(repeat(run.happened), reduced=False), report.broken)
+                report.shortest = again.text(most=10**9).splitlines()
         report.complete = orders.complete
     return report

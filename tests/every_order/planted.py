@@ -1,11 +1,12 @@
 """A strategy with a mistake, invariants, and all orders of a case by brute force."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from every_order.runs import Case, Run, run_once
-from every_order.scheduler import ACCESS, Option
-from every_order.search import follow
+from every_order.runs import Run
+from every_order.scheduler import ACCESS, Option, Pick, Scheduler
+from every_order.search import Orders, R, follow
 from strategies import AsyncParamServer
 
 
@@ -20,7 +21,7 @@ def is_plain(run: Run) -> str | None:
 
 
 def nobody_dies(run: Run) -> str | None:
-    return None if run.scheduler.dead is None else "one died"
+    return None if run.dead is None else "one died"
 
 
 def raises(run: Run) -> str | None:
@@ -36,16 +37,22 @@ def order_of(happened: list[Option]) -> object:
     return tuple(accesses), tuple(sorted(happened, key=lambda option: option[0]))
 
 
-def by_brute_force(case: Case) -> Iterator[Run]:
+def by_brute_force(once: Callable[[Pick], R]) -> Iterator[R]:
     """Yield runs with all decisions of whoever can choose; where each rank's choices are the same, its state is too."""
     waiting: list[tuple[int, ...]] = [()]
     seen = set[object]()
     while waiting:
-        picks = waiting.pop()
-        yield (run := run_once(case, follow(picks), reduced=False))
-        for place, decision in enumerate(run.scheduler.taken):
+        yield (run := once(follow(waiting.pop())))
+        for place, decision in enumerate(run.taken):
             for other, option in enumerate(decision.options):
                 if (state := order_of([*run.happened[:place], option])) not in seen:
                     seen.add(state)
                     if other != decision.picked:
-                        waiting.append((*(one.picked for one in run.scheduler.taken[:place]), other))
+                        waiting.append((*(one.picked for one in run.taken[:place]), other))
+
+
+def has_all_orders(once: Callable[..., Scheduler]) -> bool:
+    """Whether what the search finds is what brute force finds, each order once."""
+    orders = [order_of(run.happened) for run in Orders(once, 20_000)]
+    everything = {order_of(run.happened) for run in by_brute_force(partial(once, reduced=False))}
+    return len(set(orders)) == len(orders) and set(orders) == everything

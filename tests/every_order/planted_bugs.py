@@ -19,33 +19,23 @@ from every_order.problem import LoadsAndStores
 from every_order.report import Report, examine
 from every_order.runs import LR, Case, run_once
 from every_order.scheduler import Option, Pick
-from strategies import (
-    ADPSGD,
-    DGS,
-    AsyncParamServer,
-    BackupWorkers,
-    Downpour,
-    Gossip,
-    Hogwild,
-    OverlappedRing,
-    ParamServer,
-    RingAllReduce,
-    Strategy,
-)
+from strategies import STRATEGIES, AsyncParamServer, Hogwild
 from strategies.collectives import all_gather, reduce_scatter
 from strategies.common.workers import GRADIENT
 from transports.base import ANY, Message, Work
 from transports.messages import Delivered
 
 RANDOM_RUNS = 1000
+ASYNC = "async_param_server"
 OUT = Path(__file__).parents[2] / "results" / "amd-epyc-2-cores" / "benchmarks" / "planted_bugs.csv"
 
 
-def bug(base: type[Strategy], method: str, says: str, n_gpus: int, steps: int, own: bool = False, deaths: int = 0,
+def bug(strategy: str, method: str, says: str, n_gpus: int, steps: int, own: bool = False, deaths: int = 0,
         **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Plant a function in place of a method, `right`, which is its first argument."""
 
     def plant(function: Callable[..., Any]) -> Callable[..., Any]:
+        base = STRATEGIES[strategy]
         right = getattr(base, method)
         wrong = type(base.__name__, (base,), {
             method: lambda self, *given, **more: function(partial(right, self), self, *given, **more),
@@ -62,7 +52,7 @@ def bug(base: type[Strategy], method: str, says: str, n_gpus: int, steps: int, o
 BUGS: dict[str, tuple[Case, Case, int]] = {}  # by what is wrong: with the bug, without it, and whether a rank may die
 
 
-@bug(RingAllReduce, "all_reduce", "a ring does not wait at its end", 3, 2)
+@bug("ring_all_reduce", "all_reduce", "a ring does not wait at its end", 3, 2)
 def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     chunks = vector.tensor_split(self.transport.world_size)
     n, _ = reduce_scatter(chunks, self.transport, n)
@@ -70,7 +60,7 @@ def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     return n
 
 
-@bug(RingAllReduce, "all_reduce", "two ranks send, and wait, before they receive", 2, 1)
+@bug("ring_all_reduce", "all_reduce", "two ranks send, and wait, before they receive", 2, 1)
 def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     other = 1 - self.transport.rank
     self.transport.isend(vector, other, "all", n=n).wait()
@@ -79,7 +69,7 @@ def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
         return n + int(theirs.n)
 
 
-@bug(RingAllReduce, "all_reduce", "a chunk is cleared one step early", 3, 2)
+@bug("ring_all_reduce", "all_reduce", "a chunk is cleared one step early", 3, 2)
 def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     N, r, transport = self.transport.world_size, self.transport.rank, self.transport
     chunks = vector.tensor_split(N)
@@ -90,7 +80,7 @@ def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     return n
 
 
-@bug(ParamServer, "serve", "a server adds gradients as they come", 4, 1)
+@bug("param_server", "serve", "a server adds gradients as they come", 4, 1)
 def _(right: Any, self: Any) -> None:
     workers, transport = self.workers, self.transport
     workers.present = set(workers.alive)
@@ -107,12 +97,12 @@ def _(right: Any, self: Any) -> None:
             workers.send_in_place(self.replica.x)
 
 
-@bug(AsyncParamServer, "is_within_bound", "a bound is off by one", 3, 8, max_staleness=2)
+@bug(ASYNC, "is_within_bound", "a bound is off by one", 3, 8, max_staleness=2)
 def _(right: Any, self: Any, k: int) -> bool:
     return bool(self.workers.steps[k] - self.workers.slowest <= self.max_staleness + 1)
 
 
-@bug(AsyncParamServer, "serve", "who was held back is not answered later", 3, 2, own=True, max_staleness=0)
+@bug(ASYNC, "serve", "who was held back is not answered later", 3, 2, own=True, max_staleness=0)
 def _(right: Any, self: Any) -> None:
     for gradient in self.workers.messages(GRADIENT, on_departure=self.reply):
         self.apply([gradient])
@@ -120,45 +110,45 @@ def _(right: Any, self: Any) -> None:
             self.send_x(k)
 
 
-@bug(AsyncParamServer, "apply", "a worker is answered before its gradient is applied", 3, 4, own=True, max_staleness=0)
+@bug(ASYNC, "apply", "a worker is answered before its gradient is applied", 3, 4, own=True, max_staleness=0)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     gradients = list(gradients)
     self.reply()
     right(gradients)
 
 
-@bug(AsyncParamServer, "reply", "a reply goes to the first that is there", 3, 3, own=True, max_staleness=1)
+@bug(ASYNC, "reply", "a reply goes to the first that is there", 3, 3, own=True, max_staleness=1)
 def _(right: Any, self: Any) -> None:
     for _ in list(self.workers.take_waiting(self.is_within_bound)):
         self.send_x(min(self.workers.waiting | self.workers.present))
 
 
-@bug(AsyncParamServer, "send_x", "x is sent without a copy", 3, 2, own=True)
+@bug(ASYNC, "send_x", "x is sent without a copy", 3, 2, own=True)
 def _(right: Any, self: Any, k: int) -> None:
     self.workers.send(self.replica.x, k, "parameters", n=self.descent.samples)
 
 
-@bug(AsyncParamServer, "send_x", "one buffer serves all replies", 3, 2, own=True)
+@bug(ASYNC, "send_x", "one buffer serves all replies", 3, 2, own=True)
 def _(right: Any, self: Any, k: int) -> None:
     self.workers._buffers = dict.fromkeys(self.workers.steps, self.replica.g)
     right(k)
 
 
-@bug(AsyncParamServer, "apply", "an epoch ends while gradients are on their way", 3, 3)
+@bug(ASYNC, "apply", "an epoch ends while gradients are on their way", 3, 3)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     right(gradients)
     if self.descent.is_over:
         self.workers.present &= self.workers.waiting
 
 
-@bug(AsyncParamServer, "reply", "one goodbye ends the epoch for all", 3, 2, own=True)
+@bug(ASYNC, "reply", "one goodbye ends the epoch for all", 3, 2, own=True)
 def _(right: Any, self: Any) -> None:
     if len(self.workers.present) < len(self.workers.alive):
         self.workers.present.clear()
     right()
 
 
-@bug(AsyncParamServer, "apply", "a gradient is applied twice after a death", 3, 3, own=True, deaths=1)
+@bug(ASYNC, "apply", "a gradient is applied twice after a death", 3, 3, own=True, deaths=1)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     gradients = list(gradients)
     right(gradients)
@@ -166,19 +156,19 @@ def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
         right(gradients)
 
 
-@bug(BackupWorkers, "serve", "a late gradient is applied", 4, 2)
+@bug("backup_workers", "serve", "a late gradient is applied", 4, 2)
 def _(right: Any, self: Any) -> None:
     for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
         self.on_time[gradient.src] = gradient.log_receipt()
         self.close_step()
 
 
-@bug(Downpour, "send", "a movement is cleared before it was read", 3, 2)
+@bug("downpour", "send", "a movement is cleared before it was read", 3, 2)
 def _(right: Any, self: Any, movement: torch.Tensor, n_samples: int, tag: str) -> None:
     self.transport.isend(movement, 0, tag, n=n_samples)
 
 
-@bug(Gossip, "mix", "a rank takes from anybody what it wants of a neighbour", 3, 2)
+@bug("gossip", "mix", "a rank takes from anybody what it wants of a neighbour", 3, 2)
 def _(right: Any, self: Any, t: int) -> None:
     recv = self.transport.recv
     self.transport.recv = lambda src, tag: recv(ANY, tag)
@@ -186,14 +176,14 @@ def _(right: Any, self: Any, t: int) -> None:
     self.transport.recv = recv
 
 
-@bug(OverlappedRing, "setup", "buckets share a tag", 2, 1, bucket_mb=5e-5)
+@bug("overlapped_ring", "setup", "buckets share a tag", 2, 1, bucket_mb=5e-5)
 def _(right: Any, self: Any) -> None:
     right()
     for bucket in self.buckets:
         bucket.tag = "bucket"
 
 
-@bug(DGS, "difference", "a server forgets what it has sent", 3, 3, density=0.2)
+@bug("dgs", "difference", "a server forgets what it has sent", 3, 3, density=0.2)
 def _(right: Any, self: Any, k: int) -> torch.Tensor:
     w = self.differences[k].w.clone()
     found: torch.Tensor = right(k)
@@ -201,7 +191,7 @@ def _(right: Any, self: Any, k: int) -> torch.Tensor:
     return found
 
 
-@bug(ADPSGD, "setup", "all ranks of an odd ring ask, and wait", 3, 2, own=True)
+@bug("ad_psgd", "setup", "all ranks of an odd ring ask, and wait", 3, 2, own=True)
 def _(right: Any, self: Any) -> None:
     right()
     x, transport = self.replica.x, self.transport
@@ -235,7 +225,7 @@ def met(case: Case, deaths: int) -> int:
     """Return in how many of RANDOM_RUNS runs with random delays, and with a random death, something does not hold."""
     draw, reports = random.Random(0), [Report(case) for _ in range(RANDOM_RUNS)]
     for seed, report in enumerate(reports):
-        one = replace(case, dies=(draw.randint(1, case.n_gpus - 1), draw.randint(1, 8))) if deaths else case
+        one = replace(case, dies=(draw.randint(1, len(case.roles) - 1), draw.randint(1, 8))) if deaths else case
         report.take(run_once(one, with_delays(seed), reduced=False), chosen(one))
     models = {bits for report in reports for bits in report.results}
     several = len(models) > 1 and not case.strategy.traits.asynchronous
@@ -262,7 +252,7 @@ def rows() -> Iterable[dict[str, Any]]:
         yield {
             "bug": says, "case": str(bad), "orders": f"{whole.orders}{'' if whole.complete else ' or more'}",
             "fails in": fails, "found by order": first.orders if found else None,
-            "departures": found.departures if found else None, "by": found.broken.split(":")[0] if found else "",
+            "departures": found.run.departures if found else None, "by": found.broken.split(":")[0] if found else "",
             f"of {RANDOM_RUNS} random runs": met(bad, deaths),
         }  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_the_server_that_is_given_forgets_who_was_sent_what() -> None:
     assert found.held["no gradient is more than 0 versions stale"] == (252 - sum(wrong), 252)
     assert (sum(wrong), wrong[0]) == (52, False)
     assert found.counterexample is not None
-    assert [peer for _, (_, peer, _) in found.counterexample.happened[:5]] == [2, 1, 1, 1, 2]
+    assert [peer for _, (_, peer, _) in found.counterexample.run.happened[:5]] == [2, 1, 1, 1, 2]
 
 
 def test_an_invariant_may_be_written_in_another_way() -> None:

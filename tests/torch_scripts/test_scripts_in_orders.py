@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import explore
-from every_order.scheduler import Choice
-from every_order.search import Orders, follow
+from tests.every_order.planted import has_all_orders
 from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS, at
 from torch_scripts.collectives import plans
-from torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, ScriptRun, examine, run_once
+from torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, examine, run_once
 from torch_scripts.script import Script, ranks_alone
 
 
@@ -31,12 +30,6 @@ def test_receives_from_anybody_come_in_every_order(workers: int, K: int) -> None
     assert (total.orders, len(total.results), total.shortest) == (expected, 1, [])
 
 
-def order_of(run: ScriptRun) -> tuple[tuple[int, Choice], ...]:
-    """What each rank has chosen, rank by rank."""
-    picked = [decision.options[decision.picked] for decision in run.scheduler.taken]
-    return tuple(sorted(picked, key=lambda option: option[0]))
-
-
 @pytest.mark.parametrize(("name", "n", "K"), [
     ("sources", 3, 2), ("server", 3, 2), ("two choose", 4, 1), ("look", 2, 1), ("look again", 2, 1),
     ("look at a sum", 2, 1), ("two receives", 3, 1), ("by name", 3, 1), ("two at once", 2, 1),
@@ -44,18 +37,8 @@ def order_of(run: ScriptRun) -> tuple[tuple[int, Choice], ...]:
 ])  # fmt: skip
 def test_brute_force_finds_the_same_orders(name: str, n: int, K: int) -> None:
     script = Script(str(SCRIPTS / "orders.py"), [name, str(K)])
-    once = partial(run_once, script, n, 0, plans("ring"))
-    found, waiting = set(), list[tuple[int, ...]]([()])
     with ranks_alone(script):
-        reduced = [order_of(run) for run in Orders(once, 20_000)]
-        while waiting:
-            run = once(follow(picks := waiting.pop()), tell=lambda _: None)  # nothing sleeps
-            found.add(order_of(run))
-            taken = run.scheduler.taken
-            waiting += [(*(d.picked for d in taken[:i]), other) for i in range(len(picks), len(taken))
-                        for other in range(1, len(taken[i].options))]  # fmt: skip
-    assert len(set(reduced)) == len(reduced)
-    assert set(reduced) == found
+        assert has_all_orders(partial(run_once, script, n, 0, plans("ring")))
 
 
 def test_an_asynchronous_server_has_the_orders_of_its_workers() -> None:

@@ -1,7 +1,6 @@
 """evaluate.py beside a run, in a process of its own, which ends when its launcher does."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from typing import IO
 from checkpoints.folder import SCORES
 from launchers.environment import environment_of_others
 from records.errors import RunFailed
-from records.interrupts import interrupts_wait
+from records.interrupts import interrupts_wait, number_of
 from transports.timing import RunningClock, sleep
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
@@ -66,8 +65,8 @@ class Evaluator(AbstractContextManager["Evaluator"]):
                 self._failure = self._wait(self._process)
             except KeyboardInterrupt as interrupt:
                 self._end()
-                code = 128 + next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
-                raise RunFailed(f"the evaluator was interrupted; {self._rest}", code) from interrupt
+                why = f"the evaluator was interrupted; {self._rest}"
+                raise RunFailed(why, 128 + number_of(interrupt)) from interrupt
         if self._failure:
             print(f"warning: the evaluator {self._failure}; {self._rest}", file=sys.stderr)
         elif not quiet:

@@ -51,6 +51,11 @@ def interrupts_wait() -> Iterator[list[int]]:
             signal.raise_signal(arrived)
 
 
+def number_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the signal that an interrupt came by, where it says so; else SIGINT."""
+    return next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
+
+
 def open_standard_streams() -> None:
     """Open the null device in place of a standard stream that is closed: else the next file gets its descriptor."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):

@@ -14,7 +14,7 @@ from checkpoints.folder import latest
 from compression import CODECS, NoCodec
 from launchers.mpirun import end_all
 from records.errors import RunFailed, UsageError, nearest
-from records.interrupts import INTERRUPTS, exit_code_of, unread_output_is_no_error
+from records.interrupts import INTERRUPTS, exit_code_of, number_of, unread_output_is_no_error
 from records.known import listed, read_options, value_of
 from records.options import OF_THIS_RUN
 from strategies import INSTEAD, STRATEGIES, Strategy
@@ -162,42 +162,33 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
     """
-    over = False
+    over, code = False, 0
 
     def interrupt(number: int, _: FrameType | None) -> None:
         if not (over or _is_interrupted()):
             raise KeyboardInterrupt(number)
 
-    def work_to_the_end() -> None:
-        nonlocal over
-        try:
-            work()
-        finally:
-            over = True  # an mpirun that ends all ranks must not interrupt the message that follows
-
     for number in INTERRUPTS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, interrupt)
     with unread_output_is_no_error() as output:
-        code = _exit_code(work_to_the_end, kept)
+        try:
+            try:
+                work()
+            finally:
+                over = True  # an mpirun that ends all ranks must not interrupt the message that follows
+        except (UsageError, RunFailed) as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = error.exit_code if isinstance(error, RunFailed) else 2
+        except KeyboardInterrupt as error:
+            number = number_of(error)
+            kept = kept or (error.args[1] if len(error.args) > 1 else "nothing was written")
+            print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
+            code = 128 + number
         output.flush()
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)  # all is done, and said
     return exit_code_of(output, code)
-
-
-def _exit_code(work: Callable[[], object], kept: str | None) -> int:
-    try:
-        work()
-    except (UsageError, RunFailed) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code if isinstance(error, RunFailed) else 2
-    except KeyboardInterrupt as interrupt:
-        number = next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
-        kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
-        print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
-        return 128 + number
-    return 0
 
 
 def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:

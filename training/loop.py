@@ -46,19 +46,14 @@ def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orde
     `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch.
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
-    if transport.same_machine:
-        return _train(transport, report, orders, data, orders.folder)
-    if transport.rank == 0 and orders.options.checkpoint_every and not orders.checkpoints.is_dir():
+    options, near = orders.options, transport.same_machine
+    if not near and transport.rank == 0 and options.checkpoint_every and not orders.checkpoints.is_dir():
         raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {orders.checkpoints}")
-    with tempfile.TemporaryDirectory() as folder:
-        return _train(transport, report, orders, data, Path(folder))
-
-
-def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data, folder: Path) -> RankResult:
-    """Run one rank, whose events lie in `folder` until it ends."""
-    options = orders.options
-    transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
-    with Memory(transport.recorder) if options.memory else nullcontext():
+    with (
+        nullcontext(orders.folder) if near else tempfile.TemporaryDirectory() as folder,
+        Memory(transport.recorder) if options.memory else nullcontext(),
+    ):
+        transport.recorder.write_to(Path(folder, f"rank-{transport.rank}.events"))
         rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
         rank.start()
         with rank.loader:

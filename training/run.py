@@ -1,7 +1,6 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import dataclasses
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +13,7 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
+from records.interrupts import number_of
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
@@ -39,15 +39,20 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         print("\n".join([describe_place(options, launcher), *remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
-    n_steps = options.epochs * options.plan(data.n_train).n_steps
+    n_steps, writes = (
+        options.epochs * options.plan(data.n_train).n_steps,
+        options.checkpoint_every and launcher.is_first,
+    )
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
     # The folder of what is not finished is the first process's, for all ranks.
     claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
     with _telling_what_is_written(options), evaluator, claim as folder:
         with (
-            _writing(options, evaluator, launcher),
+            in_training(options.checkpoint_folder) if writes else nullcontext(),
             _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
+            if writes:
+                evaluator.start()
             orders = Orders(options, folder.absolute(), options.checkpoint_folder.absolute())
             everything = launcher.launch(
                 Job(
@@ -72,7 +77,7 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        number = number_of(interrupt)
         records = Path(options.results_dir) / f"{options.run_name}.json"
         if records.exists():  # there was none when the run began
             raise KeyboardInterrupt(number, f"the records are written: {records}") from interrupt
@@ -86,17 +91,6 @@ def expendable(options: Options) -> list[int]:
     """Return the ranks whose death does not end the run."""
     workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
     return workers if options.strategy.traits.workers_may_die else []
-
-
-@contextmanager
-def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iterator[None]:
-    """Hold the folder of the checkpoints, if there are to be any, and have them scored."""
-    if not options.checkpoint_every or not launcher.is_first:
-        yield
-        return
-    with in_training(options.checkpoint_folder):
-        evaluator.start()
-        yield
 
 
 class _Progress(tqdm):

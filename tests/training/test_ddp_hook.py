@@ -3,9 +3,7 @@
 import copy
 import dataclasses
 import re
-import tempfile
 from collections.abc import Callable
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -33,6 +31,7 @@ from compression import (
     TopK,
 )
 from records.errors import UsageError
+from ring_all_reduce_builtin import join
 from strategies import Replica, RingAllReduce
 from strategies.common.coding import CodecFactory
 from tests.ranks import LIMIT, launch, outcome
@@ -80,12 +79,9 @@ class OneParameter(nn.Linear):
 # What a rank does
 
 
-def in_group(transport: Transport, folder: str, check: Callable[..., Any], *args: Any) -> Any:
+def in_group(transport: Transport, check: Callable[..., Any], *args: Any) -> Any:
     """Call `check(transport, *args)` in a process group of all ranks."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=transport.rank, world_size=transport.world_size,
-        timeout=timedelta(seconds=LIMIT),
-    )  # fmt: skip
+    join(transport, "gloo")
     result = check(transport, *args)
     transport.barrier()
     dist.destroy_process_group()
@@ -93,8 +89,7 @@ def in_group(transport: Transport, folder: str, check: Callable[..., Any], *args
 
 
 def run(check: Callable[..., Any], n: int, *args: Any) -> list[Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return launch(in_group, n, folder, check, *args, timeout=LIMIT)
+    return launch(in_group, n, check, *args, timeout=LIMIT)
 
 
 class Ddp:

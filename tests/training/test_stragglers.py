@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from records.files import load_events
-from tests.runs import BUILTIN, SYNCHRONOUS, made, n_gpus_of
+from tests.runs import BUILTIN, made, n_gpus_of
 from training.passes import Straggler
 
 
@@ -34,12 +34,8 @@ class Time:
 
 
 @pytest.fixture
-def time() -> Time:
+def time() -> Any:
     return Time()
-
-
-def straggler(factor: float, jitter: float, seed: int, time: Any) -> Straggler:
-    return Straggler(factor, jitter, seed, time)
 
 
 def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) -> list[float]:
@@ -55,13 +51,13 @@ def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) ->
 
 @pytest.mark.parametrize(("factor", "slept"), [(5.0, [8.0] * 3), (1.0, [])])
 def test_a_factor_sleeps_for_what_is_missing(time: Time, factor: float, slept: list[float]) -> None:
-    assert stretches(time, straggler(factor, 0.0, 0, time), 3) == [factor] * 3
+    assert stretches(time, Straggler(factor, 0.0, 0, time), 3) == [factor] * 3
     assert time.slept == slept
 
 
 def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
-    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
-    slow, taken = straggler(1.0, 0.5, 7, time), []
+    whole = stretches(time, Straggler(1.0, 0.5, 7, time), 4)
+    slow, taken = Straggler(1.0, 0.5, 7, time), []
     for _ in whole:
         start = time.time
         with slow.stretched():
@@ -75,16 +71,16 @@ def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> No
 
 def test_jitter_only_lengthens_and_follows_its_seed(time: Time) -> None:
     sigma, n = 0.5, 2000
-    taken = stretches(time, straggler(1.0, sigma, 7, time), n)
+    taken = stretches(time, Straggler(1.0, sigma, 7, time), n)
     assert min(taken) >= 1
     slept, time.slept = time.slept, []
-    stretches(time, straggler(1.0, sigma, 7, time), n)
+    stretches(time, Straggler(1.0, sigma, 7, time), n)
     assert time.slept == pytest.approx(slept)
-    assert stretches(time, straggler(1.0, sigma, 8, time), 9) != pytest.approx(taken[:9])
+    assert stretches(time, Straggler(1.0, sigma, 8, time), 9) != pytest.approx(taken[:9])
     z = [math.log(times) / sigma for times in taken]
     assert sum(z) / n == pytest.approx(math.sqrt(2 / math.pi), rel=0.05), "half-normal"
     assert sum(value * value for value in z) / n == pytest.approx(1, rel=0.1)
-    both = stretches(time, straggler(3.0, sigma, 7, time), n)
+    both = stretches(time, Straggler(3.0, sigma, 7, time), n)
     assert both == pytest.approx([3 * times for times in taken])
 
 
@@ -96,26 +92,9 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
         queued.clear()
 
     monkeypatch.setattr(torch.cuda, "synchronize", finish)
-    with straggler(3.0, 0.0, 0, time).stretched():
+    with Straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
-
-
-BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
-
-
-@pytest.mark.parametrize(
-    "strategy", ["ring_all_reduce", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
-)
-def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
-    """In processes; of every strategy in virtual time in `test_every_strategy_runs.py`."""
-    one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
-    even = made(tmp_path, one, "even", **same)
-    last = len(even["roles"]) - 1
-    slow = made(tmp_path, one, "slow", slow=(f"{last}:4",), jitter=0.3, **same)
-    assert slow["parameter_hash"] == even["parameter_hash"]
-    assert slow["test_accuracy"] == even["test_accuracy"]
-    assert (slow["options"]["slow"], slow["options"]["jitter"]) == ([f"{last}:4"], 0.3)
 
 
 @pytest.mark.parametrize(

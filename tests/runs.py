@@ -4,7 +4,8 @@ import contextlib
 import io
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
     "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
-SMALL_ARGUMENTS = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
+
+
+def arguments(options: Mapping[str, Any]) -> list[str]:
+    """Return the command line of these options, without those that are None."""
+    words = [[f"--{name}"] + [str(value)] * (value is not True) for name, value in options.items() if value is not None]
+    return list(chain(*words))
+
+
+SMALL_ARGUMENTS = arguments(SMALL)
 BUILTIN: dict[str, type[Strategy]] = {
     kind.name: kind for kind in (BuiltinFullySharded, BuiltinParamServer, BuiltinRingAllReduce)
 }

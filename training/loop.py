@@ -200,7 +200,9 @@ class _Rank:
                     f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
             if self.hashes:
-                self._note_gradient(self.hashes, i, n)
+                x = trained(self.model)
+                is_sent = isinstance(strategy, Builtin) or self.replica.is_watched  # and changed, in the backward pass
+                self.hashes.gradient(i, x, [None if is_sent else p.grad for p in x], n)
             strategy.step(self.weight(i, n))
             at.loss_sum += loss * n
             at.n += n
@@ -217,11 +219,6 @@ class _Rank:
         recorder.mark("samples", at.samples - at.samples_before)
         if at.n:
             recorder.mark("train_loss", at.loss_sum / at.n)
-
-    def _note_gradient(self, hashes: Hashes, i: int, n: int) -> None:
-        x = trained(self.model)
-        is_sent = isinstance(self.strategy, Builtin) or self.replica.is_watched  # and changed, in the backward pass
-        hashes.gradient(i, x, [None if is_sent else p.grad for p in x], n)
 
     def gradient(self, i: int) -> tuple[float, int]:
         """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss and its n.

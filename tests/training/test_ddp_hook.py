@@ -15,21 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-from compression import (
-    CODECS,
-    DGC,
-    GATHERED,
-    QSGD,
-    Blosc,
-    Codec,
-    Float16,
-    Layout,
-    NoCodec,
-    PowerSGD,
-    RandomK,
-    Setting,
-    TopK,
-)
+import compression
+from compression import CODECS, Codec, Layout, NoCodec, Setting, TopK
 from records.errors import UsageError
 from ring_all_reduce_builtin import join
 from strategies import Replica, RingAllReduce
@@ -44,8 +31,9 @@ WANTED = {"density": 0.25, "bucket": 8}
 SMALL = {
     name: kind(**{field.name: WANTED[field.name] for field in dataclasses.fields(kind) if field.name in WANTED})
     for name, kind in CODECS.items()
-} | {"dgc": DGC(density=0.05)}  # it sends less in each epoch
-SEEDED = (QSGD, RandomK, PowerSGD)  # the hook gives each parameter other random numbers
+} | {"dgc": compression.DGC(density=0.05)}  # it sends less in each epoch
+# The hook gives each parameter other random numbers.
+SEEDED = (compression.QSGD, compression.RandomK, compression.PowerSGD)
 ROUNDED = {"fp16": 3e-4, "bf16": 3e-3}
 X = torch.randn(STEPS, 3, BATCH, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = (X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).argmax(-1)
@@ -227,7 +215,7 @@ def test_it_continues_from_its_state() -> None:
     """Bit for bit, where ranks add in an order of their own; DDP's first buckets may be summed in another order."""
     for rank in run(resumed, 3):
         for name, (second, whole) in rank.items():
-            if SMALL[name].kind == GATHERED:
+            if SMALL[name].kind == compression.GATHERED:
                 assert torch.equal(second, whole), name
             else:
                 assert near([second], [whole], ROUNDED.get(name, 1e-10)), name
@@ -243,7 +231,8 @@ def in_two_ranks(transport: Transport) -> tuple[str, str]:
     assert [codec.layout.names for codec in state.codecs.values()] == [(name,) for name in names]
     pairs = CodecState(TopK(), [("a", nn.Parameter(torch.ones(2)))], seed=1)
     assert [codec.layout for codec in pairs.codecs.values()] == [Layout(("a",), ((2,),))]
-    seeds = {codec.setting.seed for seed in (0, 1) for codec in CodecState(QSGD(), Model(), seed=seed).codecs.values()}
+    states = [CodecState(compression.QSGD(), Model(), seed=seed) for seed in (0, 1)]
+    seeds = {codec.setting.seed for one in states for codec in one.codecs.values()}
     assert len(seeds) == 2 * len(names), "each parameter has random numbers of its own"
     unknown = DistributedDataParallel(Model())
     unknown.register_comm_hook(other, codec_hook)
@@ -273,7 +262,7 @@ def means(transport: Transport) -> list[torch.Tensor]:
     """Means of two vectors each, of which rank k has its part."""
     k = transport.rank
     found: list[torch.Tensor] = []
-    for codec in (Float16(), NoCodec(), TopK(density=1.0), Blosc(level=9)):
+    for codec in (compression.Float16(), NoCodec(), TopK(density=1.0), compression.Blosc(level=9)):
         pair = [("a", nn.Parameter(torch.zeros(40))), ("b", nn.Parameter(torch.zeros(3)))]
         state = CodecState(codec, pair)
         vectors = [torch.arange(40.0) * k if k else torch.ones(40), torch.tensor([60000.0, 1.0, -3.0 * k])]

@@ -13,14 +13,8 @@ import pytest
 
 from records.interrupts import INTERRUPTS
 from tests.ranks import LIMIT
-from tests.runs import ROOT, handlers_kept
+from tests.runs import ROOT
 from training.command_line import guarded
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    with handlers_kept():
-        yield
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ import torch
 from checkpoints import files, folder
 from launchers.environment import die_with_parent
 from records.atomic import check_writable_by, locked, write_atomically
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, UsageError, as_usage_error, one_line
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
@@ -185,13 +185,12 @@ class Scorer:
         """
         run = files.load_run(checkpoint)
         workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or run["ranks"]
-        try:
+        errors = (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError)
+        with as_usage_error(f"{checkpoint}: not the state of its own model", "", errors):
             states = {rank: files.load_rank(checkpoint, rank) for rank in run["ranks"]}
             copy_into(self.parameters, next(state["model"] for state in states.values() if state["model"] is not None))
             copy_into(self.buffers, torch.stack([states[rank]["strategy"]["b"] for rank in workers]).mean(0))
             copy_into(self.counts, torch.stack([states[rank]["strategy"]["counts"] for rank in workers]).amax(0))
-        except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
-            raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         score = evaluate(self.task, self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
         names = _NAMES.get(self.task.name, {})
         scores = {names.get(name, name): value for name, value in score.scores.items()}

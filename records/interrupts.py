@@ -156,10 +156,9 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
             print(f"error: {error}", file=sys.stderr)
             code = error.exit_code if isinstance(error, RunFailed) else 2
         except KeyboardInterrupt as error:
-            number = number_of(error)
             kept = kept or (error.args[1] if len(error.args) > 1 else "nothing was written")
-            print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
-            code = 128 + number
+            print(f"\nerror: ended by {signal.Signals(number_of(error)).name}; {kept}", file=sys.stderr)
+            code = 128 + number_of(error)
         output.flush()
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)  # all is done, and said

@@ -43,8 +43,6 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         options.epochs * options.plan(data.n_train).n_steps,
         options.checkpoint_every and launcher.is_first,
     )
-    mortal = options.strategy.traits.workers_may_die  # but for the reporter
-    expendable = [rank for rank, role in enumerate(options.roles) if mortal and role == "worker" and rank != REPORTER]
     evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
     # The folder of what is not finished is the first process's, for all ranks.
     claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
@@ -60,7 +58,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
                 Job(
                     train_rank, options.world_size, (orders, data),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
-                    on_report=progress, expendable=expendable, restarts=options.restarts, seed=options.seed,
+                    on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,
                 )
             )  # fmt: skip
@@ -87,6 +85,12 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
             folder = options.checkpoint_folder
             raise KeyboardInterrupt(number, f"no records were written; --resume {folder} continues") from interrupt
         raise
+
+
+def expendable(options: Options) -> list[int]:
+    """Return the ranks whose death does not end the run."""
+    workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
+    return workers if options.strategy.traits.workers_may_die else []
 
 
 class _Progress(tqdm):

@@ -34,8 +34,12 @@ class Time:
 
 
 @pytest.fixture
-def time() -> Any:
+def time() -> Time:
     return Time()
+
+
+def straggler(factor: float, jitter: float, seed: int, time: Any) -> Straggler:
+    return Straggler(factor, jitter, seed, time)
 
 
 def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) -> list[float]:
@@ -51,13 +55,13 @@ def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) ->
 
 @pytest.mark.parametrize(("factor", "slept"), [(5.0, [8.0] * 3), (1.0, [])])
 def test_a_factor_sleeps_for_what_is_missing(time: Time, factor: float, slept: list[float]) -> None:
-    assert stretches(time, Straggler(factor, 0.0, 0, time), 3) == [factor] * 3
+    assert stretches(time, straggler(factor, 0.0, 0, time), 3) == [factor] * 3
     assert time.slept == slept
 
 
 def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
-    whole = stretches(time, Straggler(1.0, 0.5, 7, time), 4)
-    slow, taken = Straggler(1.0, 0.5, 7, time), []
+    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
+    slow, taken = straggler(1.0, 0.5, 7, time), []
     for _ in whole:
         start = time.time
         with slow.stretched():
@@ -71,16 +75,16 @@ def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> No
 
 def test_jitter_only_lengthens_and_follows_its_seed(time: Time) -> None:
     sigma, n = 0.5, 2000
-    taken = stretches(time, Straggler(1.0, sigma, 7, time), n)
+    taken = stretches(time, straggler(1.0, sigma, 7, time), n)
     assert min(taken) >= 1
     slept, time.slept = time.slept, []
-    stretches(time, Straggler(1.0, sigma, 7, time), n)
+    stretches(time, straggler(1.0, sigma, 7, time), n)
     assert time.slept == pytest.approx(slept)
-    assert stretches(time, Straggler(1.0, sigma, 8, time), 9) != pytest.approx(taken[:9])
+    assert stretches(time, straggler(1.0, sigma, 8, time), 9) != pytest.approx(taken[:9])
     z = [math.log(times) / sigma for times in taken]
     assert sum(z) / n == pytest.approx(math.sqrt(2 / math.pi), rel=0.05), "half-normal"
     assert sum(value * value for value in z) / n == pytest.approx(1, rel=0.1)
-    both = stretches(time, Straggler(3.0, sigma, 7, time), n)
+    both = stretches(time, straggler(3.0, sigma, 7, time), n)
     assert both == pytest.approx([3 * times for times in taken])
 
 
@@ -92,7 +96,7 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
         queued.clear()
 
     monkeypatch.setattr(torch.cuda, "synchronize", finish)
-    with Straggler(3.0, 0.0, 0, time).stretched():
+    with straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
 

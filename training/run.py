@@ -39,19 +39,18 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         print("\n".join([describe_place(options, launcher), *remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
-    n_steps, writes = (
-        options.epochs * options.plan(data.n_train).n_steps,
-        options.checkpoint_every and launcher.is_first,
-    )
-    evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
+    n_steps = options.epochs * options.plan(data.n_train).n_steps
+    writes = options.checkpoint_every and launcher.is_first
+    wanted = options.evaluator and launcher.is_first
+    evaluator = Evaluator(options.checkpoint_folder, options.timeout) if wanted else None
     # The folder of what is not finished is the first process's, for all ranks.
     claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
-    with _telling_what_is_written(options), evaluator, claim as folder:
+    with _telling_what_is_written(options), evaluator or nullcontext(), claim as folder:
         with (
             in_training(options.checkpoint_folder) if writes else nullcontext(),
             _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
-            if writes:
+            if evaluator:
                 evaluator.start()
             orders = Orders(options, folder.absolute(), options.checkpoint_folder.absolute())
             everything = launcher.launch(
@@ -67,7 +66,8 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         results = [result for result in everything if result is not None]
         table, facts = write(options, results, data, launcher)
         conclude(options, table, facts, data.n_train, quiet, launcher)
-        evaluator.finish(quiet)
+        if evaluator:
+            evaluator.finish(quiet)
     return table
 
 

@@ -95,7 +95,7 @@ def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
     (path := tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(evaluator, "_SCRIPT", path)
     monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
-    with Evaluator(True, tmp_path, timeout=1.0) as one:
+    with Evaluator(tmp_path, timeout=1.0) as one:
         one.start()
         one.finish(quiet=True)
     said = capsys.readouterr()

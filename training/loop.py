@@ -6,7 +6,6 @@ import platform
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,30 +30,25 @@ from workloads.loading import Loader, fetcher
 _REPORT_S = 0.1
 
 
-@dataclass(frozen=True)
-class Orders:
-    """The orders of all ranks: the options of the run, and the folders of the first process's machine."""
-
-    options: Options
-    folder: Path  # of what the run has not finished
-    checkpoints: Path
-
-
-def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> RankResult:
+def train_rank(
+    transport: Transport, report: Callable[[Any], None], options: Options, data: Data, events: Path, checkpoints: Path
+) -> RankResult:
     """Run one rank of the run.
 
-    `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch.
+    `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch. `events` and
+    `checkpoints` are folders of the first process's machine.
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
-    options, near = orders.options, transport.same_machine
-    if not near and transport.rank == 0 and options.checkpoint_every and not orders.checkpoints.is_dir():
-        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {orders.checkpoints}")
+    near = transport.same_machine
+    if not near and transport.rank == 0 and options.checkpoint_every and not checkpoints.is_dir():
+        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {checkpoints}")
     with (
-        nullcontext(orders.folder) if near else tempfile.TemporaryDirectory() as folder,
+        nullcontext(events) if near else tempfile.TemporaryDirectory() as folder,
         Memory(transport.recorder) if options.memory else nullcontext(),
     ):
         transport.recorder.write_to(Path(folder, f"rank-{transport.rank}.events"))
-        rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
+        report = report if transport.rank == REPORTER else lambda value: None
+        rank = _Rank(transport, report, options, data, checkpoints)
         rank.start()
         with rank.loader:
             # A checkpoint after the last step of an epoch was written before its evaluation, so it is ended again.
@@ -69,11 +63,13 @@ def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orde
 class _Rank:
     """One rank of a run."""
 
-    def __init__(self, transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> None:
+    def __init__(
+        self, transport: Transport, report: Callable[[Any], None], options: Options, data: Data, checkpoints: Path
+    ) -> None:
         self.transport = transport
         self.recorder = transport.recorder
         self.report = report
-        self.options = options = orders.options
+        self.options = options
         self.data = data
         self.task, self.per_sample = tasks.find(data.task), data.n_per_sample
         self.plan = options.plan(data.n_train)
@@ -83,7 +79,7 @@ class _Rank:
         self.part = None if transport.world_size == 1 else roles[: transport.rank].count("worker")
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
-        target = files.Target(orders.checkpoints, options.checkpoint_keep, options.recorded(), roles)
+        target = files.Target(checkpoints, options.checkpoint_keep, options.recorded(), roles)
         self.precision = Precision(options.amp, transport.device)
         self.saved = Saved(transport, self.strategy, target, options.resume, self.precision)
         factor = options.slowdowns.get(transport.rank, 1.0)

@@ -17,7 +17,7 @@ from records.interrupts import number_of
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
-from training.loop import Orders, train_rank
+from training.loop import train_rank
 from training.options import Options
 from training.preflight import prepare
 from training.report import conclude, describe_place, remarks, write
@@ -52,10 +52,10 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         ):
             if evaluator:
                 evaluator.start()
-            orders = Orders(options, folder.absolute(), options.checkpoint_folder.absolute())
+            folders = folder.absolute(), options.checkpoint_folder.absolute()
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (orders, data),
+                    train_rank, options.world_size, (options, data, *folders),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,

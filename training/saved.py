@@ -142,12 +142,7 @@ class RankResult:
 
 
 def result_of(
-    strategy: Strategy,
-    replica: Replica,
-    transport: Transport,
-    options: Options,
-    data: Data,
-    hashes: Arrays,
+    strategy: Strategy, replica: Replica, transport: Transport, options: Options, data: Data, hashes: Arrays
 ) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
     saved, memory = None, transport.recorder.memory

@@ -104,14 +104,13 @@ def said_by(work: Callable[[], int], encoding: str = "utf-8") -> tuple[int, str]
     return code, output.buffer.getvalue().decode(encoding)
 
 
-def _refuses(kind: type[Strategy], **size: Any) -> bool:
-    """Whether the strategy refuses such runs, with its defaults."""
+def _needs_memory(kind: type[Strategy]) -> bool:
+    """Whether the strategy, with its defaults, refuses runs whose ranks share no memory."""
     try:
-        kind().check(RunSize(4, 3, 4, **size))
+        kind().check(RunSize(4, 3, 4, shared_memory=False))
     except UsageError:
         return True
     return False
 
 
-IN_MEMORY = {name for name, kind in STRATEGIES.items() if _refuses(kind, shared_memory=False)}  # of all ranks
-NO_REPLAY = {name for name, kind in STRATEGIES.items() if _refuses(kind, replayed=True)}
+IN_MEMORY = {name for name, kind in STRATEGIES.items() if _needs_memory(kind)}  # of all ranks

@@ -164,10 +164,8 @@ def near(ours: list[torch.Tensor], theirs: list[torch.Tensor], rtol: float = 1e-
 
 # The same training
 
-GROUPED = pytest.mark.xdist_group("ddp")  # they share their runs
 
-
-@GROUPED
+@pytest.mark.xdist_group("ddp")  # they share their runs
 @pytest.mark.parametrize("name", SMALL)
 def test_every_step_is_that_of_the_ring_with_the_same_codec(name: str) -> None:
     """And replicas agree bit for bit."""

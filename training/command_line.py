@@ -148,11 +148,7 @@ def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options 
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:
-    return [
-        argument.split("=")[0].removeprefix("--").replace("-", "_")
-        for argument in arguments
-        if argument.startswith("--")
-    ]
+    return [one.split("=")[0].removeprefix("--").replace("-", "_") for one in arguments if one.startswith("--")]
 
 
 def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:

@@ -1,4 +1,4 @@
-"""What ends a command before its time: interrupts, and output that cannot be written, as when its reader stops."""
+"""How a command ends: with errors in one line, by interrupts, or with output that cannot be written."""
 
 import errno
 import os

@@ -84,10 +84,9 @@ class _Rank:
         self.saved = Saved(transport, self.strategy, target, options.resume, self.precision)
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
-        fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
-        self.loader = Loader(
-            data, fetch, self.plan, self.part, options.accumulate, transport.device, options.torch_dtype
-        )  # fmt: skip
+        device, dtype = transport.device, options.torch_dtype
+        fetch = fetcher(data, options.loader, options.loader_workers, device, die_with_parent)
+        self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
         self._first = tasks.first_of(data.n_train)
         self.reported = 0.0
         place = Path(options.tensorboard or "", str(options.run_name), f"rank-{transport.rank}")

@@ -182,13 +182,12 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: in
     assert f"cannot read {bad}" in said
 
 
-def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UsageError, match=r"^--loader dali: needs NVIDIA DALI \(.*pip install -e '\.\[dali\]'"):
         check_dali(open_data(folder, True))
-
-
-def test_dali_reads_pictures_in_files_only() -> None:
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
         check_dali(datasets.load(DataOptions()))
 

@@ -18,6 +18,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 
 import csv
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import torch
 from checkpoints import files, folder
 from launchers.environment import die_with_parent
 from records.atomic import check_writable_by, locked, write_atomically
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, UsageError, as_usage_error, one_line
 from strategies.common.replica import copy_into, float_buffers, integer_buffers, trained
 from training.command_line import guarded, parse
 from training.evaluation import evaluate
@@ -98,7 +99,7 @@ class Scores:
             torn.unlink(missing_ok=True)
         self.rows = load_scores(output)
         self.refused: set[tuple[str, str]] = set()
-        self._scorer: Scorer | None = None
+        self._scorer = lru_cache(1)(Scorer)
 
     def unscored(self, directory: Path) -> list[Path]:
         """Return the checkpoints in `directory` that are not in the table and have not been refused."""
@@ -109,9 +110,7 @@ class Scores:
         """Add the row of a checkpoint; say so if it cannot be scored. Raises RunFailed."""
         mark = checkpoint.name, _id_of(checkpoint)
         try:
-            if self._scorer is None or self._scorer.made_for != _what_is_scored(checkpoint):
-                self._scorer = Scorer(checkpoint)
-            self._add(self._scorer.score(checkpoint))
+            self._add(self._scorer(**_what_is_scored(checkpoint)).score(checkpoint))
         except UsageError as error:
             if checkpoint.exists():  # otherwise it was an old one, and removed
                 self.refused.add(mark)
@@ -165,9 +164,8 @@ def load_scores(path: Path) -> list[dict[str, Any]]:
 class Scorer:
     """The model and the held-out set of a run."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.made_for = _what_is_scored(checkpoint)
-        options = Options(**self.made_for)
+    def __init__(self, **what: Any) -> None:
+        options = Options(**what)
         self.data = datasets.load(options, options.seed)
         self.task = tasks.find(self.data.task)
         self.dtype = options.torch_dtype
@@ -185,13 +183,12 @@ class Scorer:
         """
         run = files.load_run(checkpoint)
         workers = [rank for rank in run["ranks"] if run["roles"][rank] == "worker"] or run["ranks"]
-        try:
+        errors = (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError)
+        with as_usage_error(f"{checkpoint}: not the state of its own model", "", errors):
             states = {rank: files.load_rank(checkpoint, rank) for rank in run["ranks"]}
             copy_into(self.parameters, next(state["model"] for state in states.values() if state["model"] is not None))
             copy_into(self.buffers, torch.stack([states[rank]["strategy"]["b"] for rank in workers]).mean(0))
             copy_into(self.counts, torch.stack([states[rank]["strategy"]["counts"] for rank in workers]).amax(0))
-        except (RuntimeError, KeyError, TypeError, StopIteration, ValueError, AttributeError) as error:
-            raise UsageError(f"{checkpoint}: not the state of its own model ({one_line(error)})") from error
         score = evaluate(self.task, self.model, batches_of_test(self.data, torch.device("cpu"), self.dtype))
         names = _NAMES.get(self.task.name, {})
         scores = {names.get(name, name): value for name, value in score.scores.items()}

@@ -27,7 +27,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - older ones get one line
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading, exit_code_of, interrupts_wait, unread_output_is_no_error
+    from records.interrupts import end_while_loading, guarded, interrupts_wait
 
     end_while_loading("nothing was written")  # it takes seconds, in which Ctrl-C may come
     from launchers import preload, warm_up
@@ -39,9 +39,7 @@ if __name__ == "__main__":
     try:
         check_names(sys.argv[1:])
         if sys.argv[1:] == ["--list"] and listed():
-            with unread_output_is_no_error() as output:
-                print(listed())
-            sys.exit(exit_code_of(output, 0))
+            sys.exit(guarded(lambda: print(listed())))
         preload("training.preload")
         with interrupts_wait():
             warm_up()  # first: the fork server loads torch while this process does

@@ -1,7 +1,6 @@
 """evaluate.py beside a run, in a process of its own, which ends when its launcher does."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from typing import IO
 from checkpoints.folder import SCORES
 from launchers.environment import environment_of_others
 from records.errors import RunFailed
-from records.interrupts import interrupts_wait
+from records.interrupts import interrupts_wait, number_of
 from transports.timing import RunningClock, sleep
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "evaluate.py"
@@ -20,13 +19,12 @@ _LONGEST_START_S = 60.0
 
 
 class Evaluator(AbstractContextManager["Evaluator"]):
-    """The process, if one is `wanted`, that scores the checkpoints in `directory`.
+    """The process that scores the checkpoints in `directory`.
 
     It ends with the `with` block, and with the process that this is in.
     """
 
-    def __init__(self, wanted: bool, directory: Path, timeout: float) -> None:
-        self._wanted = wanted
+    def __init__(self, directory: Path, timeout: float) -> None:
         self._directory = directory
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
@@ -34,8 +32,6 @@ class Evaluator(AbstractContextManager["Evaluator"]):
 
     def start(self) -> None:
         """Start it; called when the run holds the folder of its checkpoints."""
-        if not self._wanted:
-            return
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
         environment = {
             **environment_of_others(),
@@ -57,17 +53,14 @@ class Evaluator(AbstractContextManager["Evaluator"]):
 
         Raises RunFailed if interrupted: the run itself is done.
         """
-        if not self._wanted:
-            return
         if self._process:
             if not quiet:
                 print("waiting for the evaluator to score the last checkpoints", file=sys.stderr)
             try:
                 self._failure = self._wait(self._process)
             except KeyboardInterrupt as interrupt:
-                self._end()
-                code = 128 + next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
-                raise RunFailed(f"the evaluator was interrupted; {self._rest}", code) from interrupt
+                why = f"the evaluator was interrupted; {self._rest}"
+                raise RunFailed(why, 128 + number_of(interrupt)) from interrupt
         if self._failure:
             print(f"warning: the evaluator {self._failure}; {self._rest}", file=sys.stderr)
         elif not quiet:
@@ -101,16 +94,12 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         scores = self._directory / SCORES
         return scores.stat().st_size if scores.exists() else 0
 
-    def _end(self) -> None:
-        if self._process and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(3)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
     def __exit__(self, *_: object) -> None:
-        self._end()
-        if self._process:
+        if process := self._process:
+            process.terminate()  # if it has not ended
+            try:
+                process.wait(3)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             self._errors.close()

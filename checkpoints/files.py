@@ -21,7 +21,7 @@ import torch
 
 from checkpoints.folder import PREFIX, listed, make_folder, name_of, put_in_place, remove
 from records.atomic import naming, sync
-from records.errors import UsageError, one_line
+from records.errors import UsageError, as_usage_error, one_line
 from transports.base import Transport
 
 FORMAT = 3
@@ -97,10 +97,8 @@ def load_run(checkpoint: Path) -> dict[str, Any]:
 
     Raises UsageError.
     """
-    try:
+    with as_usage_error(f"{checkpoint}: run.json cannot be read", "", (OSError, ValueError, RecursionError)):
         run = json.loads((checkpoint / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{checkpoint}: run.json cannot be read ({one_line(error)})") from error
     if not isinstance(run, dict) or run.get("format") != FORMAT:
         raise UsageError(f"{checkpoint}: run.json is not of a checkpoint of this program")
     if sealed(run) != run:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from records.errors import RunFailed, UsageError, one_line
+from records.errors import RunFailed, as_usage_error
 from records.files import load_metadata
 from records.machine import machine
 from transports.inbox import NOBODY
+
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by what is no record
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Recorded:
 def load(path: str) -> Recorded:
     """Return what is recorded of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
     name = f"{path.removesuffix('.json')}.json"
-    try:
+    with as_usage_error(f"--replay {path}: {name} is not the record of a run", "", _OF_OTHERS):
         metadata = load_metadata(Path(name))
         of_ranks = metadata["arrivals"].split(";") if metadata["arrivals"] != "" else []
         return Recorded(
@@ -44,8 +46,6 @@ def load(path: str) -> Recorded:
             metadata["machine"],
             metadata.get("choice", {}).get("repeat", ""),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"--replay {path}: {name} is not the record of a run ({one_line(error)})") from error
 
 
 def as_text(arrivals: Iterable[Sequence[int]]) -> str:

@@ -185,33 +185,24 @@ def index_dtype(n: int) -> torch.dtype:
     return torch.int32 if n <= 2**31 else torch.int64
 
 
-def check_finite(vector: torch.Tensor, layout: Layout) -> None:
-    """Check that a gradient has neither NaN nor infinity. Raises RunFailed, which names the tensor."""
+def check_finite(vector: torch.Tensor, layout: Layout, indices: torch.Tensor | None = None) -> None:
+    """Check that a gradient has neither NaN nor infinity. Raises RunFailed, which names the tensor.
+
+    With `indices` [k]: of which elements these are the values, each a gradient plus what was kept of others.
+    """
     if vector.is_meta or math.isfinite(float(vector.sum())):  # NaN and infinity spread to the sum
         return
     wrong = torch.isfinite(vector).logical_not().nonzero().flatten()
-    if len(wrong):
-        first = int(wrong[0])
-        raise RunFailed(
-            f"the gradient of {layout.name_at(first)} has the value {float(vector[first])}, and {len(wrong)} of "
-            f"{vector.numel()} elements are not finite; take a smaller --lr, or bound the gradient with --clip_norm"
-        )
-
-
-def check_sent(values: torch.Tensor, indices: torch.Tensor, layout: Layout) -> None:
-    """Check that the `values` [k] at these `indices`, each a gradient plus what was kept of others, are finite.
-
-    Raises RunFailed, which names the tensor.
-    """
-    if values.is_meta or math.isfinite(float(values.sum())):
+    if not len(wrong):
         return
-    wrong = indices[torch.isfinite(values).logical_not()]
-    if len(wrong):
-        raise RunFailed(
-            f"the gradient of {layout.name_at(int(wrong[0]))} plus what was kept of those before it is above the "
-            f"largest {str(values.dtype).removeprefix('torch.')}; take a smaller --lr, or bound the gradient with "
-            "--clip_norm"
-        )
+    first = int(wrong[0])
+    if indices is None:
+        name, n = layout.name_at(first), vector.numel()
+        why = f"{name} has the value {float(vector[first])}, and {len(wrong)} of {n} elements are not finite"
+    else:
+        largest = f"above the largest {str(vector.dtype).removeprefix('torch.')}"
+        why = f"{layout.name_at(int(indices[first]))} plus what was kept of those before it is {largest}"
+    raise RunFailed(f"the gradient of {why}; take a smaller --lr, or bound the gradient with --clip_norm")
 
 
 def pack(*parts: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from compression.base import GATHERED, Code, Codec, check_finite
-from records.errors import RunFailed, UsageError, between, one_line
+from records.errors import RunFailed, UsageError, as_usage_error, between
 
 _FILTERS = {"bit": "BITSHUFFLE", "byte": "SHUFFLE", "none": "NOFILTER"}
 _CHECK_SUM = 4  # bytes
@@ -42,12 +42,9 @@ class Blosc(Codec):
         between(self, "level", 0, 9)
         if self.shuffle not in _FILTERS:
             raise UsageError(f"--shuffle {self.shuffle}: must be one of {', '.join(_FILTERS)}")
-        try:
+        what = "the codec blosc needs Blosc2, which cannot be loaded"
+        with as_usage_error(what, ": pip install blosc2", ImportError):
             importlib.import_module("blosc2")
-        except ImportError as error:
-            raise UsageError(
-                f"the codec blosc needs Blosc2, which cannot be loaded ({one_line(error)}): pip install blosc2"
-            ) from error
 
     def setup(self) -> None:
         """Load the library. Raises RunFailed if the vector is too long for it."""

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from compression.base import Code, ErrorFeedback, Linear, check_finite, unpack
+from compression.layout import Layout
 from records.errors import between
 
 
@@ -53,25 +54,23 @@ class PowerSGD(ErrorFeedback, Linear):
 
     def setup(self) -> None:
         """Find the matrices that are worth coding, and where P, Q and the plain tensors lie in a code; e = 0."""
-        self.coded: list[slice] = []
-        self.shapes: list[tuple[int, int, int]] = []  # rows, columns, r
+        self.coded: list[tuple[slice, tuple[int, int]]] = []  # where a matrix lies, and its rows and columns
         self.plain: list[slice] = []
+        P, plain, Q = list[tuple[int, ...]](), list[tuple[int, ...]](), list[tuple[int, ...]]()  # shapes
         for where, shape, n in zip(self.parts.slices, self.parts.shapes, self.parts.sizes, strict=True):
             rows = shape[0] if n and len(shape) > 1 else 1
             columns = n // rows
             r = min(self.rank, rows, columns)
             if r * (rows + columns) < n:
-                self.coded.append(where)
-                self.shapes.append((rows, columns, r))
+                self.coded.append((where, (rows, columns)))
+                P.append((rows, r))
+                Q.append((columns, r))
             else:
                 self.plain.append(where)
-        P = [rows * r for rows, _, r in self.shapes]
-        Q = [columns * r for _, columns, r in self.shapes]
-        plain = [where.stop - where.start for where in self.plain]
-        self.lengths = P + plain + Q
-        self.n_first = sum(P + plain)  # what the first of two means takes
+                plain.append((n,))
+        self.first, self.second = (Layout(("",) * len(one), tuple(one)) for one in (P + plain, Q))  # of the two means
         self.e = self.kept()
-        self.Q = torch.zeros(sum(Q), dtype=self.dtype, device=self.device)
+        self.Q = torch.zeros(self.second.n, dtype=self.dtype, device=self.device)
         self.steps = 0
 
     def encode(self, vector: torch.Tensor) -> Code:
@@ -94,14 +93,13 @@ class PowerSGD(ErrorFeedback, Linear):
             self.Q = self.random()
         kept = self.plus_error(vector, self.e)
         Ms = self.matrices(kept)
-        code = torch.empty(sum(self.lengths), dtype=self.dtype, device=self.device)
-        first, second = code[: self.n_first], code[self.n_first :]
+        code = torch.empty(self.first.n + self.second.n, dtype=self.dtype, device=self.device)
         Ps, plain, Qs = self.split(code)
-        for M, P, Q in zip(Ms, Ps, self.views(self.Q), strict=True):
+        for M, P, Q in zip(Ms, Ps, self.second.views(self.Q), strict=True):
             torch.mm(M, Q, out=P)
         for where, tensor in zip(self.plain, plain, strict=True):
             tensor.copy_(kept[where])
-        yield first
+        yield code[: self.first.n]
         for M, P, Q in zip(Ms, Ps, Qs, strict=True):
             P.copy_(torch.linalg.qr(P).Q)  # an orthonormal basis, also if columns are zero or parallel
             torch.mm(M.T, P, out=Q)
@@ -109,6 +107,7 @@ class PowerSGD(ErrorFeedback, Linear):
         for where in self.plain:
             kept[where] = 0
         check_finite(kept, self.layout)
+        second = code[self.first.n :]
         yield second
         self.e, self.Q = kept, second.clone()
         self.steps += 1
@@ -116,7 +115,7 @@ class PowerSGD(ErrorFeedback, Linear):
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Codec. Multiplies P by Q^T."""
-        (code,) = unpack(data, (sum(self.lengths), self.dtype))
+        (code,) = unpack(data, (self.first.n + self.second.n, self.dtype))
         out = self.empty() if out is None else out
         Ps, plain, Qs = self.split(code)
         for M, P, Q in zip(self.matrices(out), Ps, Qs, strict=True):
@@ -135,15 +134,9 @@ class PowerSGD(ErrorFeedback, Linear):
 
     def matrices(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Return the matrices M [rows x columns] that lie in a vector [n]."""
-        return [vector[where].view(shape) for where, (*shape, _) in zip(self.coded, self.shapes, strict=True)]
+        return [vector[where].view(shape) for where, shape in self.coded]
 
     def split(self, code: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Return all P [rows x r], all plain tensors, and all Q [columns x r] that lie in a code."""
-        pieces = code.split(self.lengths)
-        Ps = [piece.view(-1, r) for piece, (_, _, r) in zip(pieces[: len(self.shapes)], self.shapes, strict=True)]
-        return Ps, list(pieces[len(Ps) : len(Ps) + len(self.plain)]), self.views(code[self.n_first :])
-
-    def views(self, Q: torch.Tensor) -> list[torch.Tensor]:
-        """Return the single Q [columns x r] that lie in all of them."""
-        lengths = [columns * r for _, columns, r in self.shapes]
-        return [piece.view(-1, r) for piece, (_, _, r) in zip(Q.split(lengths), self.shapes, strict=True)]
+        k, first = len(self.coded), self.first.views(code[: self.first.n])
+        return first[:k], first[k:], self.second.views(code[self.first.n :])

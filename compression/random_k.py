@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compression.base import DENSE, Code, ErrorFeedback, check_finite, check_sent, unpack
+from compression.base import DENSE, Code, ErrorFeedback, check_finite, unpack
 from compression.sparse import NOTHING, check_density, share_of
 
 
@@ -55,7 +55,7 @@ class RandomK(ErrorFeedback):
         self.encoded += 1
         self.plus_error(vector, self.r, out=self.r)
         values = self.r.index_select(0, indices)
-        check_sent(values, indices, self.layout)
+        check_finite(values, self.layout, indices)
         self.r.index_fill_(0, indices, NOTHING)
         return Code(values)
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from compression.base import GATHERED, Code, Codec, check_sent, index_dtype, pack, unpack
+from compression.base import GATHERED, Code, Codec, check_finite, index_dtype, pack, unpack
 from compression.selection import above, top
 from records.errors import RunFailed, UsageError
 
@@ -81,7 +81,7 @@ class Sparse(Codec):
             found.append(find(r[where], share_of(n, self.share)).add_(where.start))
         indices = torch.cat(found)
         values = sent = r.index_select(0, indices)
-        check_sent(values, indices, self.layout)
+        check_finite(values, self.layout, indices)
         r.index_fill_(0, indices, NOTHING)
         if self.half_values:
             sent = values.clamp(-HALF_MAX, HALF_MAX).half()

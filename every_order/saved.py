@@ -37,7 +37,8 @@ def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | Non
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
         begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
-        write(options, [result_of(rank.strategy, rank.replica, rank, options, data) for rank in begun], data, launcher)
+        results = [result_of(rank.strategy, rank.replica, rank, options, data, {}) for rank in begun]
+        write(options, results, data, launcher)
     return f"{results_dir}/{name}", _why_not_replayed(run)
 
 

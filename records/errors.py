@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+Kinds = type[BaseException] | tuple[type[BaseException], ...]
 EQUAL_STEPS = "every rank must take the same number of steps"
 
 
@@ -28,12 +29,19 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
 
 
+@contextmanager
+def as_usage_error(what: str, cure: str = "", kinds: Kinds = Exception) -> Iterator[None]:
+    """Make an exception of the block, of these kinds, a UsageError: WHAT (the exception)CURE."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(f"{what} ({one_line(error)}){cure}") from error
+
+
 def import_extra(module: str, option: str, package: str, extra: str, more: str = "") -> Any:
     """Import a module of a `package` that `option` needs and `extra` installs. Raises UsageError; `more`: its end."""
-    try:
+    with as_usage_error(f"{option}: needs {package}", f"; pip install -e '.[{extra}]'{more}"):
         return importlib.import_module(module)
-    except Exception as error:
-        raise UsageError(f"{option}: needs {package} ({one_line(error)}); pip install -e '.[{extra}]'{more}") from error
 
 
 def text_of(error: BaseException) -> str:

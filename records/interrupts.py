@@ -1,4 +1,4 @@
-"""What ends a command before its time: interrupts, and output that cannot be written, as when its reader stops."""
+"""How a command ends: with errors in one line, by interrupts, or with output that cannot be written."""
 
 import errno
 import os
@@ -7,7 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, TextIO
+
+from records.errors import RunFailed, UsageError
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # how a user ends a run
 
@@ -49,6 +52,11 @@ def interrupts_wait() -> Iterator[list[int]]:
             signal.signal(number, handler)
         for arrived in came[:1]:
             signal.raise_signal(arrived)
+
+
+def number_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the signal that an interrupt came by, where it says so; else SIGINT."""
+    return next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
 
 
 def open_standard_streams() -> None:
@@ -122,3 +130,44 @@ def exit_code_of(output: Output, code: int) -> int:
         print(f"error: cannot write to standard output: {output.lost}; files are complete", file=sys.stderr)
         return code or 1
     return 128 + signal.SIGPIPE if output.unread and code == 0 else code
+
+
+def guarded(work: Callable[[], object], kept: str | None = None) -> int:
+    """Call `work` and return the exit code; what goes wrong becomes one line.
+
+    `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
+    """
+    over, code = False, 0
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        if not (over or _is_interrupted()):
+            raise KeyboardInterrupt(number)
+
+    for number in INTERRUPTS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, interrupt)
+    with unread_output_is_no_error() as output:
+        try:
+            try:
+                work()
+            finally:
+                over = True  # an mpirun that ends all ranks must not interrupt the message that follows
+        except (UsageError, RunFailed) as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = error.exit_code if isinstance(error, RunFailed) else 2
+        except KeyboardInterrupt as error:
+            kept = kept or (error.args[1] if len(error.args) > 1 else "nothing was written")
+            print(f"\nerror: ended by {signal.Signals(number_of(error)).name}; {kept}", file=sys.stderr)
+            code = 128 + number_of(error)
+        output.flush()
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)  # all is done, and said
+    return exit_code_of(output, code)
+
+
+def _is_interrupted() -> bool:
+    """Return whether an interrupt is ending the run already, which is not to be interrupted."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -24,23 +24,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
-from records.memory_use import (
-    ACTIVATIONS,
-    CODECS,
-    GRADIENTS,
-    KINDS,
-    MESSAGES,
-    OTHER,
-    PARAMETERS,
-    STATE,
-    TEMPORARIES,
-    Curve,
-    MemoryUse,
-)
+from records import memory_use as kinds
+from records.memory_use import KINDS, Curve, MemoryUse
 from records.recorder import Recorder
 
 UNCOUNTED = ""  # of what is on its way: it counts when it is received
-OF_PHASES = {"forward": ACTIVATIONS, "backward": ACTIVATIONS, "compress": CODECS, "update": TEMPORARIES}
+OF_PHASES = {
+    "forward": kinds.ACTIVATIONS, "backward": kinds.ACTIVATIONS, "compress": kinds.CODECS, "update": kinds.TEMPORARIES,
+}  # fmt: skip
 
 _current: ContextVar["Memory | None"] = ContextVar("memory", default=None)  # of the rank: a thread or a greenlet
 _all: list["Memory"] = []  # of this process
@@ -63,7 +54,7 @@ class Memory:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._kind, self._phase = OTHER, ""
+        self._kind, self._phase = kinds.OTHER, ""
         self._trains = False
         self.live = Counter[str]()
         self.total = self._changes = self._peak_at = self._peak_of_step = self._peak_of_curve = 0
@@ -110,7 +101,7 @@ class Memory:
     def in_phase(self, name: str) -> Iterator[None]:
         """In the block, the rank is in this phase."""
         before, self._phase = self._phase, name
-        with self.holding(OF_PHASES.get(name, OTHER)):
+        with self.holding(OF_PHASES.get(name, kinds.OTHER)):
             try:
                 yield
             finally:
@@ -144,13 +135,13 @@ class Memory:
     def watch(self, model: torch.nn.Module) -> None:
         """Count the parameters of a model, and each `.grad` as soon as a backward pass has completed it."""
         for parameter in model.parameters():
-            self.hold(parameter, PARAMETERS)
+            self.hold(parameter, kinds.PARAMETERS)
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._hold_gradient)
 
     def _hold_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None and parameter.grad.layout is torch.strided:
-            self.hold(parameter.grad, GRADIENTS)
+            self.hold(parameter.grad, kinds.GRADIENTS)
 
     def receive(self, message: Any, in_place: bool) -> None:
         """Count the memory of a received message; `in_place`: it is the sender's, if that wants it back."""
@@ -158,12 +149,12 @@ class Memory:
         if message.tensor is None:
             return
         if give_back is None:
-            self.hold(message.tensor, MESSAGES)
+            self.hold(message.tensor, kinds.MESSAGES)
         elif not in_place:  # memory that is used for one message after the other
-            self._change(MESSAGES, message.nbytes)
+            self._change(kinds.MESSAGES, message.nbytes)
 
             def released() -> None:
-                self._change(MESSAGES, -message.nbytes)
+                self._change(kinds.MESSAGES, -message.nbytes)
                 give_back()
 
             message._give_back = released
@@ -188,7 +179,7 @@ class Memory:
 
     def use(self) -> MemoryUse:
         """Return what was found since `begin_training`."""
-        most = {kind: n for kind in KINDS if (n := self._most[kind]) and kind != TEMPORARIES}
+        most = {kind: n for kind in KINDS if (n := self._most[kind]) and kind != kinds.TEMPORARIES}
         return replace(self._peak, most=most, curve=self._curve)
 
     # Counting
@@ -240,11 +231,11 @@ def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
         for parameter, state in optimizer.state.items():
             if isinstance(parameter.grad, torch.Tensor):
                 block = _blocks.get(_own_part(parameter.grad).untyped_storage()._cdata)
-                if block and block.kind == ACTIVATIONS:  # FSDP has put it there, without autograd
-                    memory.hold(parameter.grad, GRADIENTS)
+                if block and block.kind == kinds.ACTIVATIONS:  # FSDP has put it there, without autograd
+                    memory.hold(parameter.grad, kinds.GRADIENTS)
             for value in state.values():
                 if isinstance(value, torch.Tensor):
-                    memory.hold(value, STATE)
+                    memory.hold(value, kinds.STATE)
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ from transports.link import Link
 from transports.pipes import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # for mpirun, in a container
+ENVIRONMENT = {**AS_ROOT, "OMP_NUM_THREADS": "1"}
 MISSING = [
     what
     for what, found in (("mpi4py", importlib.util.find_spec("mpi4py")), ("mpirun", shutil.which("mpirun")))

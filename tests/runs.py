@@ -4,7 +4,8 @@ import contextlib
 import io
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ SMALL: dict[str, Any] = {
     "dataset": "tests.workload:moons", "model": "tests.workload:linear", "epochs": 2, "batch_size": 16,
     "device": "cpu", "timeout": LIMIT, "run_name": "run",
 }  # fmt: skip
-SMALL_ARGUMENTS = [part for name, value in SMALL.items() for part in (f"--{name}", str(value))]
+
+
+def arguments(options: Mapping[str, Any]) -> list[str]:
+    """Return the command line of these options, without those that are None."""
+    words = [[f"--{name}"] + [str(value)] * (value is not True) for name, value in options.items() if value is not None]
+    return list(chain(*words))
+
+
+SMALL_ARGUMENTS = arguments(SMALL)
 BUILTIN: dict[str, type[Strategy]] = {
     kind.name: kind for kind in (BuiltinFullySharded, BuiltinParamServer, BuiltinRingAllReduce)
 }
@@ -95,14 +104,13 @@ def said_by(work: Callable[[], int], encoding: str = "utf-8") -> tuple[int, str]
     return code, output.buffer.getvalue().decode(encoding)
 
 
-def _refuses(kind: type[Strategy], **size: Any) -> bool:
-    """Whether the strategy refuses such runs, with its defaults."""
+def _needs_memory(kind: type[Strategy]) -> bool:
+    """Whether the strategy, with its defaults, refuses runs whose ranks share no memory."""
     try:
-        kind().check(RunSize(4, 3, 4, **size))
+        kind().check(RunSize(4, 3, 4, shared_memory=False))
     except UsageError:
         return True
     return False
 
 
-IN_MEMORY = {name for name, kind in STRATEGIES.items() if _refuses(kind, shared_memory=False)}  # of all ranks
-NO_REPLAY = {name for name, kind in STRATEGIES.items() if _refuses(kind, replayed=True)}
+IN_MEMORY = {name for name, kind in STRATEGIES.items() if _needs_memory(kind)}  # of all ranks

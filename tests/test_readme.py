@@ -1,7 +1,6 @@
 """README.md and docs/: what they quote is the code, where they point is something, what they print runs."""
 
 import ast
-import importlib.util
 import inspect
 import json
 import os
@@ -21,8 +20,10 @@ from packaging.requirements import Requirement
 import simulate
 from records.known import read_options
 from strategies import GROUPS, collectives
+from tests.pools import AS_ROOT
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
+from tests.workloads.pictures import HAS_DALI
 from torch_scripts.command import ClusterScript, is_script
 from training import command_line
 
@@ -108,9 +109,7 @@ def test_every_page_of_the_docs_is_reached_from_the_readme() -> None:
 
 # What they print
 
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # for mpirun, in a container
 NOT_HERE = ("-m venv", "yourmodule", "--download", "benchmarks", "experiments/")  # need a network, or much time
-HAS_DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 NOT_RUN = () if HAS_DALI else ("--loader dali",)  # though its options are checked
 
 

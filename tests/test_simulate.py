@@ -19,9 +19,15 @@ def said(folder: Path, *arguments: str, data: Sequence[str] = TRAINING) -> tuple
     return said_by(lambda: simulate.main([*given, f"--results_dir={folder}", *arguments]))
 
 
-def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--run_name", "run", *LINK)
+def done(folder: Path, *arguments: str, data: Sequence[str] = TRAINING) -> str:
+    """Return what such a command prints that ends well."""
+    code, text = said(folder, *arguments, data=data)
     assert code == 0, text
+    return text
+
+
+def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path) -> None:
+    text = done(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--run_name", "run", *LINK)
     assert "4 ranks in virtual time, in one process." in text
     assert "time virtual" in text
     assert "staleness" in text
@@ -34,9 +40,8 @@ def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path
 
 
 def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--strategy", "ring_all_reduce", *LINK,
+    text = done(tmp_path, "--strategy", "ring_all_reduce", *LINK,
                       "--sweep", "n_gpus=1,2,4", "--sweep", "bandwidth=1mbit,10gbit")  # fmt: skip
-    assert code == 0, text
     (table,), (figure,) = tmp_path.glob("sweep-*.csv"), tmp_path.glob("sweep-*.png")
     assert figure.stat().st_size > 10_000
     assert str(table) in text
@@ -52,9 +57,8 @@ def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
 
 
 def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--n_gpus", "3", "--epochs", "1", "--sweep", "strategy=ring_all_reduce,param_server",
+    done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--sweep", "strategy=ring_all_reduce,param_server",
                       "--sweep", "compute=0s,1ms")  # fmt: skip
-    assert code == 0, text
     rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
     assert list(rows["workers"]) == [3, 3, 2, 2]
     assert rows["speedup"].isna().tolist() == [True, False, True, False]
@@ -65,16 +69,13 @@ def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> Non
     given = ("--strategy", "easgd", "--n_gpus", "3", *LINK, "--bandwidth", "100kbit")
     busy = []
     for name, more in (("none", ()), ("late", ("--kill", "1@50s-60s"))):
-        code, text = said(tmp_path, *given, "--run_name", name, *more)
-        assert code == 0, text
+        text = done(tmp_path, *given, "--run_name", name, *more)
         busy.append(text[text.index("busiest cards") :])
     assert busy[0] == busy[1]
     assert float(busy[0].splitlines()[1].split()[-1]) > 1, "percent of the time, not of 50 seconds"
-    code, text = said(tmp_path, *given, "--kill", "1@10ms-60s")
-    assert code == 0, "it would return when nobody is left"
-    code, text = said(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1",
+    done(tmp_path, *given, "--kill", "1@10ms-60s")  # it would return when nobody is left
+    text = done(tmp_path, "--strategy", "async_param_server", "--n_gpus", "4", "--epochs", "1",
                       "--compute", "10ms", "--kill", "1@3600s", "2@15ms", "3@15ms-16ms")  # fmt: skip
-    assert code == 0
     assert "\ndied           rank 2; the others went on\n" in text, "rank 3 has returned"
     assert "\nnot killed     rank 1: the run had ended before 3600 virtual s\n" in text
     assert text.count("not killed") == 1
@@ -122,9 +123,8 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
 
 
 def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--strategy", "sharded_ring", "--n_gpus", "16", "--parameters", "7e9",
+    text = done(tmp_path, "--strategy", "sharded_ring", "--n_gpus", "16", "--parameters", "7e9",
                        "--bandwidth", "400gbit", "--latency", "0s", "--compute", "0.4s", data=())  # fmt: skip
-    assert code == 0, text
     seconds = 0.4 + 2 * 15 / 16 * 28e9 / 50e9 * 1514 / 1448
     assert f"seconds a step  {seconds:.6g}, of which 0.4 are computing" in text
     assert "7e+09 parameters (28 GB)" in text
@@ -134,9 +134,8 @@ def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
 
 def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
-    code, text = said(folder, "--compute", "1ms", "--parameters", "1e6", "--sweep", "n_gpus=2,4", "--sweep",
+    done(folder, "--compute", "1ms", "--parameters", "1e6", "--sweep", "n_gpus=2,4", "--sweep",
                       "strategy=param_server,ring_all_reduce", "--sweep", "parameters=1e6,1e9", data=())  # fmt: skip
-    assert code == 0, text
     rows = pd.read_csv(next(folder.glob("sweep-*.csv")))
     assert len(rows) == 8
     assert (rows["seconds_a_step"] > 1e-3).all()
@@ -144,9 +143,8 @@ def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
 
 
 def test_the_smallest_number_of_ranks_that_fit(tmp_path: Path) -> None:
-    code, text = said(tmp_path, "--parameters", "7e9", "--layers", "32", "--fits_gb", "80", "--sweep",
+    text = done(tmp_path, "--parameters", "7e9", "--layers", "32", "--fits_gb", "80", "--sweep",
                       "strategy=ring_all_reduce,fully_sharded,dgs", "--sweep", "momentum=0.9,0.5", data=())  # fmt: skip
-    assert code == 0, text
     rows = [line.split() for line in text.splitlines()]
     assert rows[:4] == [
         ["strategy", "momentum=0.9", "momentum=0.5"],
@@ -154,9 +152,8 @@ def test_the_smallest_number_of_ranks_that_fit(tmp_path: Path) -> None:
         ["fully_sharded", "2", "2"],
         ["dgs", "-", "-"],
     ]
-    code, text = said(tmp_path, "--optimizer", "adam", "--parameters", "13e9", "--layers", "40", "--fits_gb", "80",
+    text = done(tmp_path, "--optimizer", "adam", "--parameters", "13e9", "--layers", "40", "--fits_gb", "80",
                       "--sweep", "strategy=sharded_ring,sharded_gradients,fully_sharded", data=())  # fmt: skip
-    assert code == 0, text
     found = [tuple(line.split()) for line in text.splitlines()[1:4]]
     assert found == [("sharded_ring", "never"), ("sharded_gradients", "7"), ("fully_sharded", "3")], "as the page says"
     assert list(tmp_path.iterdir()) == [], "nothing is recorded"

@@ -1,10 +1,8 @@
 """The command line: options from arguments, errors as one line, exit codes."""
 
 import dataclasses
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from tyro.conf import OmitArgPrefixes, arg
@@ -13,8 +11,8 @@ from checkpoints import files, replay
 from checkpoints.folder import latest
 from compression import CODECS, NoCodec
 from launchers.mpirun import end_all
-from records.errors import RunFailed, UsageError, nearest
-from records.interrupts import INTERRUPTS, exit_code_of, unread_output_is_no_error
+from records.errors import UsageError, nearest
+from records.interrupts import guarded as guarded
 from records.known import listed, read_options, value_of
 from records.options import OF_THIS_RUN
 from strategies import INSTEAD, STRATEGIES, Strategy
@@ -150,54 +148,7 @@ def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options 
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:
-    return [
-        argument.split("=")[0].removeprefix("--").replace("-", "_")
-        for argument in arguments
-        if argument.startswith("--")
-    ]
-
-
-def guarded(work: Callable[[], object], kept: str | None = None) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line.
-
-    `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
-    """
-    over = False
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        if not (over or _is_interrupted()):
-            raise KeyboardInterrupt(number)
-
-    def work_to_the_end() -> None:
-        nonlocal over
-        try:
-            work()
-        finally:
-            over = True  # an mpirun that ends all ranks must not interrupt the message that follows
-
-    for number in INTERRUPTS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, interrupt)
-    with unread_output_is_no_error() as output:
-        code = _exit_code(work_to_the_end, kept)
-        output.flush()
-    for number in INTERRUPTS:
-        signal.signal(number, signal.SIG_IGN)  # all is done, and said
-    return exit_code_of(output, code)
-
-
-def _exit_code(work: Callable[[], object], kept: str | None) -> int:
-    try:
-        work()
-    except (UsageError, RunFailed) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code if isinstance(error, RunFailed) else 2
-    except KeyboardInterrupt as interrupt:
-        number = next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
-        kept = kept or (interrupt.args[1] if len(interrupt.args) > 1 else "nothing was written")
-        print(f"\nerror: ended by {signal.Signals(number).name}; {kept}", file=sys.stderr)
-        return 128 + number
-    return 0
+    return [one.split("=")[0].removeprefix("--").replace("-", "_") for one in arguments if one.startswith("--")]
 
 
 def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:
@@ -219,11 +170,3 @@ def refuse_unknown(arguments: Sequence[str], known: Sequence[str]) -> None:
         if not _is_known(name, known):
             hint = nearest(name, known).replace("you mean ", "you mean --").rstrip() or "see --help"
             raise UsageError(f"--{name}: there is no such option; {hint}")
-
-
-def _is_interrupted() -> bool:
-    """Return whether an interrupt is ending the run already, which is not to be interrupted."""
-    error = sys.exception()
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from records.errors import UsageError
 from strategies.common.replica import parameters_from
@@ -25,7 +25,7 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Score:
+def evaluate(task: Task, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
     """Return the score of `model`, in evaluation mode, on the held-out set, which `batches` (x, y) give once.
 
     Raises UsageError if the task scores other things of one batch than of another.
@@ -44,11 +44,7 @@ def evaluate(task: Task, model: nn.Module, batches: Iterable[tuple[torch.Tensor,
 
 
 def evaluate_for_all(
-    transport: Transport,
-    task: Task,
-    model: nn.Module,
-    x: torch.Tensor,
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    transport: Transport, task: Task, model: nn.Module, x: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> Score | None:
     """Evaluate the model with the parameters `x` on the reporter while the others wait; None on them.
 

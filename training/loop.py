@@ -6,7 +6,6 @@ import platform
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,35 +30,25 @@ from workloads.loading import Loader, fetcher
 _REPORT_S = 0.1
 
 
-@dataclass(frozen=True)
-class Orders:
-    """The orders of all ranks: the options of the run, and the folders of the first process's machine."""
-
-    options: Options
-    folder: Path  # of what the run has not finished
-    checkpoints: Path
-
-
-def train_rank(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> RankResult:
+def train_rank(
+    transport: Transport, report: Callable[[Any], None], options: Options, data: Data, events: Path, checkpoints: Path
+) -> RankResult:
     """Run one rank of the run.
 
-    `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch.
+    `report` is given ("choice", text), ("step", steps done) and ("score", (name, value)) of the epoch. `events` and
+    `checkpoints` are folders of the first process's machine.
     Raises RunFailed if the loss is not finite; PeerLost, WaitTimeout.
     """
-    if transport.same_machine:
-        return _train(transport, report, orders, data, orders.folder)
-    if transport.rank == 0 and orders.options.checkpoint_every and not orders.checkpoints.is_dir():
-        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {orders.checkpoints}")
-    with tempfile.TemporaryDirectory() as folder:
-        return _train(transport, report, orders, data, Path(folder))
-
-
-def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data, folder: Path) -> RankResult:
-    """Run one rank, whose events lie in `folder` until it ends."""
-    options = orders.options
-    transport.recorder.write_to(folder / f"rank-{transport.rank}.events")
-    with Memory(transport.recorder) if options.memory else nullcontext():
-        rank = _Rank(transport, report if transport.rank == REPORTER else lambda value: None, orders, data)
+    near = transport.same_machine
+    if not near and transport.rank == 0 and options.checkpoint_every and not checkpoints.is_dir():
+        raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {checkpoints}")
+    with (
+        nullcontext(events) if near else tempfile.TemporaryDirectory() as folder,
+        Memory(transport.recorder) if options.memory else nullcontext(),
+    ):
+        transport.recorder.write_to(Path(folder, f"rank-{transport.rank}.events"))
+        report = report if transport.rank == REPORTER else lambda value: None
+        rank = _Rank(transport, report, options, data, checkpoints)
         rank.start()
         with rank.loader:
             # A checkpoint after the last step of an epoch was written before its evaluation, so it is ended again.
@@ -74,11 +63,13 @@ def _train(transport: Transport, report: Callable[[Any], None], orders: Orders, 
 class _Rank:
     """One rank of a run."""
 
-    def __init__(self, transport: Transport, report: Callable[[Any], None], orders: Orders, data: Data) -> None:
+    def __init__(
+        self, transport: Transport, report: Callable[[Any], None], options: Options, data: Data, checkpoints: Path
+    ) -> None:
         self.transport = transport
         self.recorder = transport.recorder
         self.report = report
-        self.options = options = orders.options
+        self.options = options
         self.data = data
         self.task, self.per_sample = tasks.find(data.task), data.n_per_sample
         self.plan = options.plan(data.n_train)
@@ -88,15 +79,14 @@ class _Rank:
         self.part = None if transport.world_size == 1 else roles[: transport.rank].count("worker")
         self.strategy = dataclasses.replace(options.strategy)  # of this rank's own, where ranks share a process
         self.counts_samples = self.is_server and "server" not in roles[: transport.rank]  # the first of all servers
-        target = files.Target(orders.checkpoints, options.checkpoint_keep, options.recorded(), roles)
+        target = files.Target(checkpoints, options.checkpoint_keep, options.recorded(), roles)
         self.precision = Precision(options.amp, transport.device)
         self.saved = Saved(transport, self.strategy, target, options.resume, self.precision)
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
-        fetch = fetcher(data, options.loader, options.loader_workers, transport.device, die_with_parent)
-        self.loader = Loader(
-            data, fetch, self.plan, self.part, options.accumulate, transport.device, options.torch_dtype
-        )  # fmt: skip
+        device, dtype = transport.device, options.torch_dtype
+        fetch = fetcher(data, options.loader, options.loader_workers, device, die_with_parent)
+        self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
         self._first = tasks.first_of(data.n_train)
         self.reported = 0.0
         place = Path(options.tensorboard or "", str(options.run_name), f"rank-{transport.rank}")
@@ -205,7 +195,9 @@ class _Rank:
                     f"{plan.n_steps}; take a smaller --lr, or bound the gradient with --clip_norm"
                 )
             if self.hashes:
-                self._note_gradient(self.hashes, i, n)
+                x = trained(self.model)
+                is_sent = isinstance(strategy, Builtin) or self.replica.is_watched  # and changed, in the backward pass
+                self.hashes.gradient(i, x, [None if is_sent else p.grad for p in x], n)
             strategy.step(self.weight(i, n))
             at.loss_sum += loss * n
             at.n += n
@@ -222,11 +214,6 @@ class _Rank:
         recorder.mark("samples", at.samples - at.samples_before)
         if at.n:
             recorder.mark("train_loss", at.loss_sum / at.n)
-
-    def _note_gradient(self, hashes: Hashes, i: int, n: int) -> None:
-        x = trained(self.model)
-        is_sent = isinstance(self.strategy, Builtin) or self.replica.is_watched  # and changed, in the backward pass
-        hashes.gradient(i, x, [None if is_sent else p.grad for p in x], n)
 
     def gradient(self, i: int) -> tuple[float, int]:
         """Leave the gradient of the mean loss over the part of step `i` in the model; return that loss and its n.

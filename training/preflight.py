@@ -12,7 +12,7 @@ from checkpoints import replay
 from checkpoints.folder import SCORES, latest, listed
 from launchers import Launcher, find_launcher
 from records.atomic import check_writable_by
-from records.errors import UsageError, one_line
+from records.errors import UsageError, as_usage_error, one_line
 from records.options import MAY_CHANGE
 from records.recorder import Recorder
 from records.scalars import check_tensorboard
@@ -94,13 +94,11 @@ def _check_smallest_batch(options: Options, task: tasks.Task, model: nn.Module, 
     start, stop = plan.bounds(plan.n_steps - 1, None if options.world_size == 1 else plan.workers - 1)
     smallest = (stop - start) // min(options.accumulate, stop - start)
     if smallest == 1:
-        try:
+        with as_usage_error(
+            f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot train",
+            "; change --batch_size, --train_size or --accumulate",
+        ):
             task(model.train(), *data.fetch(torch.zeros(1, dtype=torch.int64), dtype=options.torch_dtype))
-        except Exception as error:
-            raise UsageError(
-                f"--batch_size: the last batch leaves a worker one sample, on which --model {options.model} cannot "
-                f"train ({one_line(error)}); change --batch_size, --train_size or --accumulate"
-            ) from error
 
 
 def _check_pieces(options: Options, plan: BatchPlan) -> None:
@@ -132,20 +130,18 @@ def _check_optimizer(options: Options, model: nn.Module) -> None:
 
 def _share(data: Data) -> None:
     """Put the data where all ranks can read it."""
-    try:
-        data.train.share_memory_()
-        data.test.share_memory_()
-    except RuntimeError as error:
-        remove_segments(os.getpid())
-        raise UsageError(
-            f"--dataset {data.name}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
-            "take a smaller --train_size"
-        ) from error
-    except Exception as error:
-        raise UsageError(
-            f"--dataset {data.name}: cannot be given to other processes ({one_line(error)}); define transforms "
-            "as functions of a module, and open files in __getitem__"
-        ) from error
+    cure = "; define transforms as functions of a module, and open files in __getitem__"
+    with as_usage_error(f"--dataset {data.name}: cannot be given to other processes", cure):
+        try:
+            data.train.share_memory_()
+            data.test.share_memory_()
+            return
+        except RuntimeError:
+            remove_segments(os.getpid())
+    raise UsageError(
+        f"--dataset {data.name}: no shared memory left for it (see df /dev/shm; in Docker, --shm-size 2g); "
+        "take a smaller --train_size"
+    )
 
 
 def _check_resume(options: Options, path: str, n_parameters: int) -> None:

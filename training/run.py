@@ -1,7 +1,6 @@
 """A whole run: check the options, load the data, start the ranks, write the records."""
 
 import dataclasses
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,10 +13,11 @@ from tqdm import tqdm
 from checkpoints.evaluator import Evaluator
 from checkpoints.folder import in_training, latest, listed
 from launchers import Job, Launcher, find_launcher
+from records.interrupts import number_of
 from records.unfinished import claimed
 from training.checks import resolve
 from training.evaluation import REPORTER
-from training.loop import Orders, train_rank
+from training.loop import train_rank
 from training.options import Options
 from training.preflight import prepare
 from training.report import conclude, describe_place, remarks, write
@@ -40,18 +40,22 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
     n_steps = options.epochs * options.plan(data.n_train).n_steps
-    evaluator = Evaluator(options.evaluator, options.checkpoint_folder, options.timeout)
+    writes = options.checkpoint_every and launcher.is_first
+    wanted = options.evaluator and launcher.is_first
+    evaluator = Evaluator(options.checkpoint_folder, options.timeout) if wanted else None
     # The folder of what is not finished is the first process's, for all ranks.
     claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
-    with _telling_what_is_written(options), evaluator, claim as folder:
+    with _telling_what_is_written(options), evaluator or nullcontext(), claim as folder:
         with (
-            _writing(options, evaluator, launcher),
+            in_training(options.checkpoint_folder) if writes else nullcontext(),
             _Progress(n_steps, options.strategy.name, launcher.clock, quiet or not launcher.is_first) as progress,
         ):
-            orders = Orders(options, folder.absolute(), options.checkpoint_folder.absolute())
+            if evaluator:
+                evaluator.start()
+            folders = folder.absolute(), options.checkpoint_folder.absolute()
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (orders, data),
+                    train_rank, options.world_size, (options, data, *folders),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,
@@ -62,7 +66,8 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         results = [result for result in everything if result is not None]
         table, facts = write(options, results, data, launcher)
         conclude(options, table, facts, data.n_train, quiet, launcher)
-        evaluator.finish(quiet)
+        if evaluator:
+            evaluator.finish(quiet)
     return table
 
 
@@ -72,7 +77,7 @@ def _telling_what_is_written(options: Options) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        number = number_of(interrupt)
         records = Path(options.results_dir) / f"{options.run_name}.json"
         if records.exists():  # there was none when the run began
             raise KeyboardInterrupt(number, f"the records are written: {records}") from interrupt
@@ -86,17 +91,6 @@ def expendable(options: Options) -> list[int]:
     """Return the ranks whose death does not end the run."""
     workers = [rank for rank, role in enumerate(options.roles) if role == "worker" and rank != REPORTER]
     return workers if options.strategy.traits.workers_may_die else []
-
-
-@contextmanager
-def _writing(options: Options, evaluator: Evaluator, launcher: Launcher) -> Iterator[None]:
-    """Hold the folder of the checkpoints, if there are to be any, and have them scored."""
-    if not options.checkpoint_every or not launcher.is_first:
-        yield
-        return
-    with in_training(options.checkpoint_folder):
-        evaluator.start()
-        yield
 
 
 class _Progress(tqdm):

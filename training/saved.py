@@ -101,31 +101,25 @@ class Saved:
         checkpoint = latest(path)
         run = files.load_run(checkpoint)
         if self._strategy.traits.reshards and not run["n_ranks"] == len(run["ranks"]) == transport.world_size:
+            # There is no file for each rank: rank 0 takes over what all have counted.
             ranks = [files.load_rank(checkpoint, rank) for rank in run["ranks"]]
-            return self._load_all([*ranks, *ranks[0].get("others", [])])
-        state = files.load_rank(checkpoint, transport.rank)
-        position, samples = state["position"], state["position"]["samples"]
-        step, loss_sum, n = position["step"], position["loss_sum"], position.get("n", samples)
-        self.position = Position(step, step, loss_sum, n, samples, samples)
+            ranks += ranks[0].get("others", [])
+            counted, found = [] if transport.rank else ranks, {"ranks": [one["strategy"] for one in ranks]}
+            own = ranks[transport.rank : transport.rank + 1]  # the others draw from their own seeds
+        else:
+            counted = own = ranks = [files.load_rank(checkpoint, transport.rank)]
+            found = own[0]["strategy"]
+        position = ranks[0]["position"]
+        loss_sum, n, samples = (
+            sum(one["position"].get(key, one["position"]["samples"]) for one in counted)  # there was no n before --task
+            for key in ("loss_sum", "n", "samples")
+        )
+        self.position = Position(position["step"], position["step"], loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
-        set_random_state(state, transport.device)
-        self._precision.scaler.load_state_dict(state.get("precision", {}))  # there was none before --amp
-        found: dict[str, Any] = state["strategy"]
+        for state in own:
+            set_random_state(state, transport.device)
+        self._precision.scaler.load_state_dict(ranks[0].get("precision", {}))  # there was none before --amp
         return found
-
-    def _load_all(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Likewise, where there is no file for each rank: rank 0 takes over what all have counted."""
-        transport, positions = self._transport, [state["position"] for state in ranks]
-        counted = {key: sum(one[key] for one in positions) for key in ("loss_sum", "n", "samples")}
-        if transport.rank:
-            counted = dict.fromkeys(counted, 0)
-        step = positions[0]["step"]
-        self.position = Position(step, step, **counted, samples_before=counted["samples"])
-        transport.recorder.epoch = positions[0]["epoch"]
-        if transport.rank < len(ranks):  # the others draw from their own seeds
-            set_random_state(ranks[transport.rank], transport.device)
-        self._precision.scaler.load_state_dict(ranks[0].get("precision", {}))
-        return {"ranks": [one["strategy"] for one in ranks]}
 
 
 @dataclass
@@ -148,12 +142,7 @@ class RankResult:
 
 
 def result_of(
-    strategy: Strategy,
-    replica: Replica,
-    transport: Transport,
-    options: Options,
-    data: Data,
-    hashes: Arrays | None = None,
+    strategy: Strategy, replica: Replica, transport: Transport, options: Options, data: Data, hashes: Arrays
 ) -> RankResult:
     """Return the result of this rank, which gives back what its training has taken."""
     saved, memory = None, transport.recorder.memory
@@ -176,7 +165,7 @@ def result_of(
         list(transport.recorder.deaths),
         transport.alignment,
         torch.get_num_threads(),
-        hashes or {},
+        hashes,
         use,
         strategy.choice,
         transport.recorder.applied,

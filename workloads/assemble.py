@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from records.errors import UsageError
-from workloads.data import Data, Decoded, InMemory, decode, require_pixels_or_floats
+from workloads.data import Data, Decoded, InMemory, decode, refused, require_pixels_or_floats
 
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -25,18 +24,16 @@ def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, 
         x, y = samples.x, samples.y
         require_pixels_or_floats(name, x)
         if x.dim() not in (2, 4):
-            raise UsageError(f"--dataset {name}: {split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
+            raise refused(name, f"{split}_x is {tuple(x.shape)}; make it N x features or N x C x H x W")
         if y.dim() != 1 or y.dtype == torch.bool or y.dtype.is_floating_point:
             found = f"{split}_y is {tuple(y.shape)} {y.dtype}"
-            raise UsageError(f"--dataset {name}: {found}; make it N integer labels, or give another --task")
+            raise refused(name, f"{found}; make it N integer labels, or give another --task")
         samples.y = y.long()
     _check_alike(name, "x", train.x, test.x)
     labels = torch.cat([train.y, test.y])
     n_classes = int(labels.max()) + 1 if n_classes is None else n_classes
     if labels.min() < 0 or labels.max() >= n_classes:
-        raise UsageError(
-            f"--dataset {name}: labels go from {labels.min()} to {labels.max()}; count the {n_classes} classes from 0"
-        )
+        raise refused(name, f"labels go from {labels.min()} to {labels.max()}; count the {n_classes} classes from 0")
     mean, std = scale or _default_scale(train.x)
     return Data(name, n_classes, tuple(train.x.shape[1:]), mean, std, train, test)
 
@@ -71,15 +68,13 @@ def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Da
     for split, dataset in (("train", train), ("test", test)):
         map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not map_style or isinstance(dataset, (Tensor, np.ndarray)):
-            raise UsageError(
-                f"--dataset {name}: the {split} set is a {type(dataset).__name__}; return two map-style Datasets, "
-                "or four arrays (train_x, train_y, test_x, test_y)"
-            )
+            cure = "return two map-style Datasets, or four arrays (train_x, train_y, test_x, test_y)"
+            raise refused(name, f"the {split} set is a {type(dataset).__name__}; {cure}")
         if not len(dataset):
-            raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
+            raise refused(name, f"the {split} set is empty; give it at least one sample")
     x, y = decode(name, train, 0, is_class)
     if is_class and x.dim() not in (1, 3):
-        raise UsageError(f"--dataset {name}: an item's x is {tuple(x.shape)}; make it features or C x H x W")
+        raise refused(name, f"an item's x is {tuple(x.shape)}; make it features or C x H x W")
     if hasattr(train, "classes"):
         n_classes = len(train.classes)
     elif y.is_floating_point():
@@ -107,22 +102,18 @@ def _as_splits(name: str, arrays: Sequence[Any]) -> tuple[InMemory, InMemory]:
     )
     for split, x, y in (("train", train_x, train_y), ("test", test_x, test_y)):
         if not (x.dim() and y.dim()):
-            raise UsageError(
-                f"--dataset {name}: {split}_x or {split}_y is one number; make it one or more of each sample"
-            )
+            raise refused(name, f"{split}_x or {split}_y is one number; make it one or more of each sample")
         if len(x) != len(y):
-            raise UsageError(f"--dataset {name}: {split}_x has {len(x)} samples, {split}_y {len(y)}; make them equal")
+            raise refused(name, f"{split}_x has {len(x)} samples, {split}_y {len(y)}; make them equal")
         if not len(y):
-            raise UsageError(f"--dataset {name}: the {split} set is empty; give it at least one sample")
+            raise refused(name, f"the {split} set is empty; give it at least one sample")
     return InMemory(train_x, train_y), InMemory(test_x, test_y)
 
 
 def _check_alike(name: str, part: str, train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise UsageError(
-            f"--dataset {name}: a sample of train_{part} is {tuple(train.shape[1:])} {train.dtype}, one of "
-            f"test_{part} {tuple(test.shape[1:])} {test.dtype}; make them alike"
-        )
+        one, other = (f"{tuple(split.shape[1:])} {split.dtype}" for split in (train, test))
+        raise refused(name, f"a sample of train_{part} is {one}, one of test_{part} {other}; make them alike")
 
 
 def _as_tensor(name: str, what: str, array: Any) -> Tensor:
@@ -132,4 +123,4 @@ def _as_tensor(name: str, what: str, array: Any) -> Tensor:
         # Copied, for torch takes neither negative strides nor read-only memory nor a foreign byte order.
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-    raise UsageError(f"--dataset {name}: {what} is {kind}; make it a tensor or an array of numbers")
+    raise refused(name, f"{what} is {kind}; make it a tensor or an array of numbers")

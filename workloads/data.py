@@ -170,10 +170,8 @@ class Decoded(Samples):
         """
         xs, ys = zip(*(self._checked(i) for i in indices.tolist()), strict=True)
         if len(shapes := {tuple(y.shape) for y in ys}) > 1:
-            raise UsageError(
-                f"--dataset {self.name}: targets of the {self.split} set are {' and '.join(map(str, sorted(shapes)))}; "
-                "make all of one shape"
-            )
+            found = " and ".join(map(str, sorted(shapes)))
+            raise refused(self.name, f"targets of the {self.split} set are {found}; make all of one shape")
         return torch.stack(xs), torch.stack(ys)
 
     def _checked(self, i: int) -> tuple[Tensor, Tensor]:
@@ -206,9 +204,7 @@ def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Ten
         raise
     except Exception as error:
         pair = "(tensor, integer label)" if is_class else "of tensors"
-        raise UsageError(
-            f"--dataset {name}: item {i} is not a pair {pair}: {one_line(error)}; correct the dataset"
-        ) from error
+        raise refused(name, f"item {i} is not a pair {pair}: {one_line(error)}; correct the dataset") from error
     if is_class:
         require_pixels_or_floats(name, x)
     return x, y
@@ -217,6 +213,9 @@ def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Ten
 def require_pixels_or_floats(name: str, x: Tensor) -> None:
     """Raise a UsageError if `x`, of which classes are to be learned, is neither uint8 nor floating."""
     if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
-        raise UsageError(
-            f"--dataset {name}: x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task"
-        )
+        raise refused(name, f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
+
+
+def refused(name: str, why: str) -> UsageError:
+    """Return the error that says what is wrong with the data set of this name."""
+    return UsageError(f"--dataset {name}: {why}")

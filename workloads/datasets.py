@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 
 from records.errors import UsageError, one_line, unknown
 from workloads.assemble import from_arrays, from_datasets, of_any_task
-from workloads.data import Data
+from workloads.data import Data, refused
 from workloads.images import load_folder
 from workloads.lookup import call_user_function, import_torchvision
 from workloads.options import DataOptions
@@ -94,9 +94,7 @@ def _user(name: str, is_class: bool) -> Data:
     if isinstance(result, (tuple, list)) and len(result) == 2:
         return from_datasets(name, result[0], result[1], is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-    raise UsageError(
-        f"--dataset {name}: returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)"
-    )
+    raise refused(name, f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
 
 
 def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
@@ -128,20 +126,18 @@ def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
     place, (argument, *values) = data_dir / source.place, source.split_by
     present = place.is_dir() and any(place.iterdir())
     if not present and not download:
-        raise UsageError(
-            f"--dataset {name}: not found under {place}; add --download, put its files there, or correct --data_dir"
-        )
+        raise refused(name, f"not found under {place}; add --download, put its files there, or correct --data_dir")
     try:
         splits = [cls(data_dir / source.root, download=download, **{argument: split}) for split in values]
     except ImportError as error:
-        raise UsageError(f"--dataset {name}: {one_line(error)}; install what is missing with pip") from error
+        raise refused(name, f"{one_line(error)}; install what is missing with pip") from error
     except Exception as error:
         cure = (
             f"{place} is incomplete or corrupt ({one_line(error)}); remove it and add --download"
             if present
             else f"the download failed ({one_line(error)}); check the network, or put its files under {place}"
         )
-        raise UsageError(f"--dataset {name}: {cure}") from error
+        raise refused(name, cure) from error
     arrays: list[torch.Tensor] = []
     for split in splits:
         labels = split.labels if hasattr(split, "labels") else split.targets

@@ -13,7 +13,7 @@ import torch
 import tyro
 
 from records.errors import UsageError, between
-from records.interrupts import exit_code_of, unread_output_is_no_error
+from records.interrupts import guarded
 from records.known import read_options
 from workloads.lookup import blamed_on
 from workloads.model_files import load
@@ -68,15 +68,13 @@ def continued(settings: Settings) -> Iterator[str]:
 
 def main() -> int:
     """Print the text as it comes; return the exit code."""
-    with unread_output_is_no_error() as output:
-        try:
-            for part in continued(read_options(sys.argv[1:], Settings, str(__doc__))):
-                print(part, end="", flush=True)
-        except UsageError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+
+    def work() -> None:
+        for part in continued(read_options(sys.argv[1:], Settings, str(__doc__))):
+            print(part, end="", flush=True)
         print()
-    return exit_code_of(output, 0)
+
+    return guarded(work)
 
 
 if __name__ == "__main__":

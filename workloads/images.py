@@ -6,8 +6,8 @@ Functions of this file decide what is cut, for every decoder: the rank, a loader
 import math
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from records.errors import UsageError, one_line
+from records.errors import UsageError, as_usage_error
 from workloads.data import Data, Samples
 from workloads.lookup import import_torchvision
 
@@ -123,14 +123,9 @@ def load_folder(data_dir: Path, size: int, augment: bool, seed: int) -> Data:
     data_dir = data_dir.absolute()  # ranks may be started elsewhere
     folders = []
     for split in ("train", "val"):
-        place = data_dir / split
-        try:
-            folders.append(datasets.ImageFolder(place))
-        except OSError as error:
-            raise UsageError(
-                f"--dataset imagefolder: {place} is not a folder of one folder of images per class "
-                f"({one_line(error)}); put train/ and val/ in --data_dir"
-            ) from error
+        what = f"--dataset imagefolder: {data_dir / split} is not a folder of one folder of images per class"
+        with as_usage_error(what, "; put train/ and val/ in --data_dir", OSError):
+            folders.append(datasets.ImageFolder(data_dir / split))
     train, test = folders
     if train.classes != test.classes:
         differing = sorted(set(train.classes) ^ set(test.classes))
@@ -151,12 +146,6 @@ def opened(path: str) -> Any:
         return Image.open(path)
 
 
-@contextmanager
-def _readable(path: str) -> Iterator[None]:
+def _readable(path: str) -> AbstractContextManager[None]:
     """Make whatever PIL raises in the block a UsageError."""
-    try:
-        yield
-    except Exception as error:
-        raise UsageError(
-            f"--dataset imagefolder: cannot read {path} ({one_line(error)}); replace or remove it"
-        ) from error
+    return as_usage_error(f"--dataset imagefolder: cannot read {path}", "; replace or remove it")

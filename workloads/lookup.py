@@ -10,18 +10,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from records.errors import UsageError, one_line
+from records.errors import UsageError, as_usage_error, one_line
 
 
 def import_torchvision(option: str) -> ModuleType:
     """Import torchvision for `option` (such as `--model resnet18`). Raises UsageError if it does not fit this torch."""
-    try:
+    what = f"{option}: needs torchvision, which is missing or does not match this torch"
+    cure = "; install the two together: pip install torch torchvision"
+    with as_usage_error(what, cure, (Exception, SystemExit)):  # of many kinds, if it was built for another torch
         return importlib.import_module("torchvision")
-    except (Exception, SystemExit) as error:  # of many kinds, if it was built for another torch
-        raise UsageError(
-            f"{option}: needs torchvision, which is missing or does not match this torch ({one_line(error)}); "
-            "install the two together: pip install torch torchvision"
-        ) from error
 
 
 def import_user_object(option: str, spec: str) -> Any:

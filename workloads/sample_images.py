@@ -15,6 +15,8 @@ import torch
 import tyro
 
 from records.errors import UsageError, between
+from records.interrupts import guarded
+from records.known import read_options
 from workloads import datasets
 from workloads.options import DataOptions
 
@@ -62,8 +64,10 @@ def write(settings: Settings) -> None:
         ) from error
 
 
+def main() -> int:
+    """Write what the command line asks for; return the exit code."""
+    return guarded(lambda: write(read_options(sys.argv[1:], Settings, str(__doc__))))
+
+
 if __name__ == "__main__":
-    try:
-        write(tyro.cli(Settings, description=__doc__, use_underscores=True))
-    except UsageError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(main())

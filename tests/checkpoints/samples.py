@@ -17,31 +17,27 @@ import evaluate
 from checkpoints import files
 from launchers.devices import as_before
 from strategies import Strategy
-from tests.runs import ROOT, small
+from tests.runs import ROOT, SMALL, arguments, small
 from training import Options
 
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": 3}
 
 
-def options(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
-    """Return the options of a run of 18 steps with a checkpoint every 3."""
-    same: dict[str, Any] = {
+def same(folder: Path) -> dict[str, Any]:
+    """Return what differs from a small run in one of 18 steps with a checkpoint every 3."""
+    return {
         "n_gpus": 2, "epochs": 3, "checkpoint_every": 3, "checkpoint_keep": 100, "checkpoint_dir": str(folder / "c")
     }  # fmt: skip
-    return small(folder, strategy, **(same | changes))
 
 
-def arguments(one: Options) -> list[str]:
-    """Return the command line of options."""
-    usual = Options(strategy=one.strategy).recorded()
-    changed = {name: value for name, value in one.recorded().items() if value != usual[name] or name == "strategy"}
-    switches = [f"--{name}" for name, value in changed.items() if value is True]
-    return switches + [
-        part
-        for name, value in changed.items()
-        if value is not True
-        for part in (f"--{name}", *(value if isinstance(value, tuple) else (str(value),)))
-    ]
+def options(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
+    """Return the options of such a run."""
+    return small(folder, strategy, **(same(folder) | changes))
+
+
+def given(folder: Path, **changes: Any) -> list[str]:
+    """Return the command line of such a run."""
+    return arguments(SMALL | {"results_dir": folder} | same(folder) | changes)
 
 
 @pytest.fixture

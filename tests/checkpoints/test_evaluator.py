@@ -14,7 +14,7 @@ import pytest
 from checkpoints import evaluator
 from checkpoints import folder as folder_of
 from checkpoints.evaluator import Evaluator
-from tests.checkpoints.samples import arguments, evaluators, options, score_here, scores, start, steps
+from tests.checkpoints.samples import evaluators, given, options, score_here, scores, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import metadata
 from training import run
@@ -25,8 +25,8 @@ __all__ = ["start"]
 @pytest.mark.end_to_end
 def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: Path, start: Callable[..., Any]) -> None:
     folder = tmp_path / "c"
-    long = options(tmp_path, epochs=100_000, slow=("0:100",), checkpoint_every=10, checkpoint_keep=20, evaluator=True)
-    training = start("train.py", *arguments(long))
+    long = given(tmp_path, epochs=100_000, slow="0:100", checkpoint_every=10, checkpoint_keep=20, evaluator=True)
+    training = start("train.py", *long)
     beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"))
     assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT)
     (attached,) = (one for one in psutil.Process(training.pid).children() if "--attached" in one.cmdline())
@@ -71,8 +71,8 @@ def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
 def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
     tmp_path: Path, start: Callable[..., Any]
 ) -> None:
-    one = options(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
-    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *arguments(one))
+    one = given(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *one)
     said, errors = (process := start(*line)).communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
     (folder,) = tmp_path.glob("*.checkpoints")
@@ -95,7 +95,7 @@ def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
     (path := tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(evaluator, "_SCRIPT", path)
     monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
-    with Evaluator(True, tmp_path, timeout=1.0) as one:
+    with Evaluator(tmp_path, timeout=1.0) as one:
         one.start()
         one.finish(quiet=True)
     said = capsys.readouterr()

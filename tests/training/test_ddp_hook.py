@@ -3,9 +3,7 @@
 import copy
 import dataclasses
 import re
-import tempfile
 from collections.abc import Callable
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -17,22 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-from compression import (
-    CODECS,
-    DGC,
-    GATHERED,
-    QSGD,
-    Blosc,
-    Codec,
-    Float16,
-    Layout,
-    NoCodec,
-    PowerSGD,
-    RandomK,
-    Setting,
-    TopK,
-)
+import compression
+from compression import CODECS, Codec, Layout, NoCodec, Setting, TopK
 from records.errors import UsageError
+from ring_all_reduce_builtin import join
 from strategies import Replica, RingAllReduce
 from strategies.common.coding import CodecFactory
 from tests.ranks import LIMIT, launch, outcome
@@ -45,8 +31,9 @@ WANTED = {"density": 0.25, "bucket": 8}
 SMALL = {
     name: kind(**{field.name: WANTED[field.name] for field in dataclasses.fields(kind) if field.name in WANTED})
     for name, kind in CODECS.items()
-} | {"dgc": DGC(density=0.05)}  # it sends less in each epoch
-SEEDED = (QSGD, RandomK, PowerSGD)  # the hook gives each parameter other random numbers
+} | {"dgc": compression.DGC(density=0.05)}  # it sends less in each epoch
+# The hook gives each parameter other random numbers.
+SEEDED = (compression.QSGD, compression.RandomK, compression.PowerSGD)
 ROUNDED = {"fp16": 3e-4, "bf16": 3e-3}
 X = torch.randn(STEPS, 3, BATCH, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = (X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).argmax(-1)
@@ -80,12 +67,9 @@ class OneParameter(nn.Linear):
 # What a rank does
 
 
-def in_group(transport: Transport, folder: str, check: Callable[..., Any], *args: Any) -> Any:
+def in_group(transport: Transport, check: Callable[..., Any], *args: Any) -> Any:
     """Call `check(transport, *args)` in a process group of all ranks."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=transport.rank, world_size=transport.world_size,
-        timeout=timedelta(seconds=LIMIT),
-    )  # fmt: skip
+    join(transport, "gloo")
     result = check(transport, *args)
     transport.barrier()
     dist.destroy_process_group()
@@ -93,8 +77,7 @@ def in_group(transport: Transport, folder: str, check: Callable[..., Any], *args
 
 
 def run(check: Callable[..., Any], n: int, *args: Any) -> list[Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return launch(in_group, n, folder, check, *args, timeout=LIMIT)
+    return launch(in_group, n, check, *args, timeout=LIMIT)
 
 
 class Ddp:
@@ -181,10 +164,8 @@ def near(ours: list[torch.Tensor], theirs: list[torch.Tensor], rtol: float = 1e-
 
 # The same training
 
-GROUPED = pytest.mark.xdist_group("ddp")  # they share their runs
 
-
-@GROUPED
+@pytest.mark.xdist_group("ddp")  # they share their runs
 @pytest.mark.parametrize("name", SMALL)
 def test_every_step_is_that_of_the_ring_with_the_same_codec(name: str) -> None:
     """And replicas agree bit for bit."""
@@ -232,7 +213,7 @@ def test_it_continues_from_its_state() -> None:
     """Bit for bit, where ranks add in an order of their own; DDP's first buckets may be summed in another order."""
     for rank in run(resumed, 3):
         for name, (second, whole) in rank.items():
-            if SMALL[name].kind == GATHERED:
+            if SMALL[name].kind == compression.GATHERED:
                 assert torch.equal(second, whole), name
             else:
                 assert near([second], [whole], ROUNDED.get(name, 1e-10)), name
@@ -248,7 +229,8 @@ def in_two_ranks(transport: Transport) -> tuple[str, str]:
     assert [codec.layout.names for codec in state.codecs.values()] == [(name,) for name in names]
     pairs = CodecState(TopK(), [("a", nn.Parameter(torch.ones(2)))], seed=1)
     assert [codec.layout for codec in pairs.codecs.values()] == [Layout(("a",), ((2,),))]
-    seeds = {codec.setting.seed for seed in (0, 1) for codec in CodecState(QSGD(), Model(), seed=seed).codecs.values()}
+    states = [CodecState(compression.QSGD(), Model(), seed=seed) for seed in (0, 1)]
+    seeds = {codec.setting.seed for one in states for codec in one.codecs.values()}
     assert len(seeds) == 2 * len(names), "each parameter has random numbers of its own"
     unknown = DistributedDataParallel(Model())
     unknown.register_comm_hook(other, codec_hook)
@@ -278,7 +260,7 @@ def means(transport: Transport) -> list[torch.Tensor]:
     """Means of two vectors each, of which rank k has its part."""
     k = transport.rank
     found: list[torch.Tensor] = []
-    for codec in (Float16(), NoCodec(), TopK(density=1.0), Blosc(level=9)):
+    for codec in (compression.Float16(), NoCodec(), TopK(density=1.0), compression.Blosc(level=9)):
         pair = [("a", nn.Parameter(torch.zeros(40))), ("b", nn.Parameter(torch.zeros(3)))]
         state = CodecState(codec, pair)
         vectors = [torch.arange(40.0) * k if k else torch.ones(40), torch.tensor([60000.0, 1.0, -3.0 * k])]

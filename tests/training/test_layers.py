@@ -40,7 +40,7 @@ def test_it_leaves_the_model_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
+def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end_and_one_in_another_takes_its_own_time_only() -> None:
     passed: list[tuple[str, float]] = []
     recorder = Recorder(clock=lambda: sum(part for _, part in passed))
     recorder.time_passes = lambda name, part: passed.append((name, part))
@@ -52,13 +52,7 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end() -> None:
         pass
     assert passed == [("backward", 0.25), ("backward", 0.5), ("backward", 0.25), ("backward", 1.0)]
     assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
-
-
-def test_a_phase_in_another_takes_its_own_time_only() -> None:
-    passed: list[tuple[str, float]] = []
-    recorder = Recorder(clock=lambda: sum(part for _, part in passed))
-    recorder.time_passes = lambda name, part: passed.append((name, part))
-    recorder.shares = (0.25, 0.5, 0.25)
+    passed.clear()
     with recorder.phase("forward"):
         recorder.spend("forward", 0)
         with recorder.phase("update", 0.125):

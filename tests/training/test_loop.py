@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_no_event_belongs_to_a_step_that_was_not_taken(results: Path, name: str) -> None:
+def test_steps_and_samples_are_those_that_were_taken_and_so_are_the_steps_of_events(results: Path, name: str) -> None:
     table, events = load_table(results / f"{name}.csv"), load_events(results / name)
     last = table[table["role"] == "worker"].groupby("rank")["step"].max().clip(lower=1)  # some rank may have taken none
     training = events["value"].isna() & (events["phase"] != EVALUATE) & (events["epoch"] > 0)
@@ -44,11 +44,6 @@ def test_no_event_belongs_to_a_step_that_was_not_taken(results: Path, name: str)
     assert (begun <= last).all()
     if name != "backup_workers":  # whose slowest may skip the last steps
         assert begun.to_dict() == last.to_dict()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_steps_and_samples_are_those_that_were_taken(results: Path, name: str) -> None:
-    table, events = load_table(results / f"{name}.csv"), load_events(results / name)
     workers = table[table["role"] == "worker"]
     steps = resolve(small(results, name, n_gpus=n_gpus_of(name, 3))).plan(N_TRAIN).n_steps
     if not KINDS[name].traits.asynchronous:

@@ -8,7 +8,7 @@ import pytest
 
 from records.errors import UsageError
 from strategies.asynchronous_server.downpour import Downpour
-from tests.runs import SMALL, metadata, said
+from tests.runs import SMALL, arguments, metadata, said
 from training.names import make_strategy
 
 HEAD = """
@@ -54,13 +54,12 @@ def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(
     tmp_path: Path, own_module: Callable[[str], str]
 ) -> None:
     mine = f"{own_module(OWN)}:Every"
-    small = {**SMALL, "epochs": 1, "checkpoint_every": 4, "n_gpus": 2}
-    line = [part for name, value in small.items() for part in (f"--{name}", str(value))]
+    line = arguments(SMALL | {"epochs": 1, "checkpoint_every": 4, "n_gpus": 2})
 
-    def train(*arguments: str) -> tuple[dict[str, Any], str]:
-        code, text = said(*arguments)
+    def train(*given: str) -> tuple[dict[str, Any], str]:
+        code, text = said(*given)
         assert code == 0, text
-        return metadata(tmp_path / "results", arguments[-1]), text
+        return metadata(tmp_path / "results", given[-1]), text
 
     made, text = train("--strategy", mine, "--k", "3", *line, "--run_name", "run")
     assert made["strategy"] == mine

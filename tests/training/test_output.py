@@ -7,29 +7,13 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from records.interrupts import INTERRUPTS
 from tests.ranks import LIMIT
-from tests.runs import ROOT, handlers_kept
+from tests.runs import ROOT
 from training.command_line import guarded
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    with handlers_kept():
-        yield
-
-
-@contextlib.contextmanager
-def unread() -> Iterator[None]:
-    """Let nobody read what is printed in the block."""
-    end, ours = os.pipe()
-    os.close(end)
-    with os.fdopen(ours, "w") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-        yield
 
 
 def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_code() -> None:
@@ -41,7 +25,9 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
             print(f"{number}" * 10_000, file=sys.stderr)
             done.append(number)
 
-    with unread():
+    end, ours = os.pipe()
+    os.close(end)
+    with os.fdopen(ours, "w") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
         code = guarded(work, "")
         print("nothing is raised any more", flush=True)
     assert code == 128 + signal.SIGPIPE

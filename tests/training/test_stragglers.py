@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from records.files import load_events
-from tests.runs import BUILTIN, SYNCHRONOUS, made, n_gpus_of
+from tests.runs import BUILTIN, made, n_gpus_of
 from training.passes import Straggler
 
 
@@ -99,23 +99,6 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
     with straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
-
-
-BATCHES: dict[str, Any] = {"model": "tests.workload:batch_norm", "batch_size": 32, "lr": 0.05}
-
-
-@pytest.mark.parametrize(
-    "strategy", ["ring_all_reduce", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
-)
-def test_slowing_changes_no_number(tmp_path: Path, strategy: str) -> None:
-    """In processes; of every strategy in virtual time in `test_every_strategy_runs.py`."""
-    one, same = SYNCHRONOUS[strategy], BATCHES | {"n_gpus": n_gpus_of(strategy, 2)}
-    even = made(tmp_path, one, "even", **same)
-    last = len(even["roles"]) - 1
-    slow = made(tmp_path, one, "slow", slow=(f"{last}:4",), jitter=0.3, **same)
-    assert slow["parameter_hash"] == even["parameter_hash"]
-    assert slow["test_accuracy"] == even["test_accuracy"]
-    assert (slow["options"]["slow"], slow["options"]["jitter"]) == ([f"{last}:4"], 0.3)
 
 
 @pytest.mark.parametrize(

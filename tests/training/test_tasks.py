@@ -19,7 +19,7 @@ from records.finished import find_runs
 from records.plot import picture
 from tests import tasks
 from tests.checkpoints.samples import score_here
-from tests.runs import BUILTIN, made, n_gpus_of, said, small, strategy_of
+from tests.runs import BUILTIN, arguments, made, n_gpus_of, said, small, strategy_of
 from tests.strategies import runs
 from tests.training.test_trainer import plain
 from workloads.tasks import TASKS
@@ -110,10 +110,6 @@ def test_what_is_no_task_or_not_one_of_the_data_ends_with_one_line(tmp_path: Pat
     assert (code, text.count("\n"), list(tmp_path.iterdir())) == (2, 1, []), text
     assert text.startswith("error: --dataset" if task == "classification" else f"error: --task {task}: "), text
     assert TOLD[task] in text
-
-
-def arguments(options: dict[str, object]) -> list[str]:
-    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
 
 @pytest.mark.parametrize(("x", "y"), [(-1, 0), (0, -5)])

@@ -1,10 +1,12 @@
 """Small folders of pictures for tests."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+HAS_DALI = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
 SIZE = 24  # of what is cut
 N_CLASSES, PER_CLASS = 3, 7
 

@@ -4,13 +4,14 @@ import math
 import os
 import pickle
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from records.errors import UsageError
+from tests.runs import said_by
 from tests.workloads.pictures import N_CLASSES, PER_CLASS, SIZE
 from workloads import datasets, sample_images
 from workloads.data import Data, Samples
@@ -128,10 +129,10 @@ def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
         assert f"class {int(some.labels[i])}" in some.path(i)
 
 
-def test_samples_can_be_written_and_read(tmp_path: Path) -> None:
+def test_samples_can_be_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "samples"
     sample_images.write(sample_images.Settings(place, per_class=4, side=20))
     data = load(place)
     assert (data.n_train, data.n_test, data.n_classes) == (40, 10, 10)
-    with pytest.raises(UsageError, match="--per_class 3: must be"):
-        sample_images.write(sample_images.Settings(place, per_class=3))
+    monkeypatch.setattr(sys, "argv", ["sample_images", str(place), "--per_class", "3"])
+    assert said_by(sample_images.main) == (2, "error: --per_class 3: must be at least 4\n")

@@ -4,7 +4,6 @@ DALI decodes JPEG and resizes by other code than PIL: of 255, a pixel differs by
 Tests allow 6 and 1. Pictures of other files, or cut elsewhere, differ by more than 20 on the mean.
 """
 
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -21,7 +20,7 @@ from torch import Tensor
 from launchers.environment import die_with_parent
 from records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, launch, wait_until
-from tests.workloads.pictures import SIZE, write_pictures
+from tests.workloads.pictures import HAS_DALI, SIZE, write_pictures
 from transports.base import Transport
 from workloads import datasets
 from workloads.batches import BatchPlan
@@ -34,9 +33,8 @@ from workloads.options import DataOptions
 pytest.importorskip("torchvision")
 
 MOST, MEAN = 6.0, 1.0  # of 255
-HAS_DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
-needs_dali = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e '.[dali]'")
-DALI = pytest.param("dali", 2, marks=needs_dali, id="dali")
+NEEDS_DALI = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e '.[dali]'")
+DALI = pytest.param("dali", 2, marks=NEEDS_DALI, id="dali")
 ONE = pytest.param("torch", 1, id="1 workers")
 WORKERS = [pytest.param("torch", 3, id="3 workers"), pytest.param(*ONE.values, marks=pytest.mark.exhaustive)]
 STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, some come again
@@ -184,13 +182,12 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: in
     assert f"cannot read {bad}" in said
 
 
-def test_dali_that_is_missing_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UsageError, match=r"^--loader dali: needs NVIDIA DALI \(.*pip install -e '\.\[dali\]'"):
         check_dali(open_data(folder, True))
-
-
-def test_dali_reads_pictures_in_files_only() -> None:
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
         check_dali(datasets.load(DataOptions()))
 

@@ -155,6 +155,7 @@ class LabTransport:
 
     def __init__(self, game: Game, simulated: Simulated) -> None:
         self.rank, self.world_size, self.peers = simulated.rank, simulated.world_size, [*simulated.peers]
+        self.messages_sent = simulated.messages_sent
         self._game, self._simulated = game, simulated
         self._memory: list[torch.Tensor] = []  # what was allocated
         self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what is being read, and what it was

@@ -11,7 +11,7 @@ import torch
 from lessons.lab import Case, Fault, Figure, Run, Sent, Vectors
 from lessons.labs import clusters
 from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
-from lessons.labs.ring import Ring, wrong_ranks
+from lessons.labs.ring import Ring, other_bits, wrong_ranks
 from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
@@ -51,10 +51,7 @@ class Links(Ring):
             return
         if wrong := wrong_ranks(run):
             yield from _explain_vector(run, wrong[0])
-        for rank, result in enumerate(run.results):
-            if len(different := (result["vector"] != run.results[0]["vector"]).nonzero()):
-                yield (f"all_reduce: {run.case}: all ranks hold the mean, but element {int(different[0])} has other "
-                       f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
+        yield from other_bits(f"all_reduce: {run.case}", "mean", [result["vector"] for result in run.results])
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "damage" and run.results:  # without results it is another damage

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, first, is_close, is_spoiled
-from lessons.labs.ring import Ring
+from lessons.labs.ring import Ring, other_bits
 from lessons.sums import coefficients, describe
 from records.errors import one_line
 from strategies.common.contributions import find_fault
@@ -68,20 +68,13 @@ class Logarithms(Ring):
     carries_objects = False
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        result, sent = Vectors(), 0
-
-        def isend(*args: Any, **kwargs: Any) -> Any:
-            nonlocal sent
-            sent += 1
-            return transport.isend(*args, **kwargs)
-
-        counting = SimpleNamespace(rank=transport.rank, world_size=case.n, peers=transport.peers, isend=isend,
-                                   allocate=transport.allocate, recv=transport.recv, sleep=transport.sleep)  # fmt: skip
+        result: Vectors = {}
         for name in _asked(case):
             vector = transport.allocate(case.length, case.dtype).copy_(inputs["vector"])
-            returned = getattr(yours, name)(counting, vector)
+            returned = getattr(yours, name)(transport, vector)
             check_in_place(f"rank {transport.rank}: {name}", _CURE, returned, vector, inputs["vector"])
-            result |= {name: vector, f"messages until {name}": torch.tensor(sent)}
+            messages = torch.tensor(transport.messages_sent.total())
+            result |= {name: vector, f"messages until {name}": messages}
         return result
 
     def examine(self, yours: Sequence[SimpleNamespace], run: Run) -> Iterator[str]:
@@ -103,10 +96,7 @@ class Logarithms(Ring):
                     yield f"{begin} the mean; expected the sum: do not divide"
                 found = coefficients(result[name], vectors)
                 yield f"{begin} {describe(found) if found else 'something else'}; expected the sum of all ranks"
-            for rank, result in enumerate(run.results):
-                if len(other := (result[name] != run.results[0][name]).nonzero()):
-                    yield (f"{name}: N = {run.case.n}: all ranks hold the sum, but element {int(other[0])} has other "
-                           f"bits on rank {rank} than on rank 0: let both of a pair add the same two sums")  # fmt: skip
+            yield from other_bits(f"{name}: N = {run.case.n}", "sum", [result[name] for result in run.results])
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         n, on_the_way = run.case.n, {(one.rank, one.dst) for one in run.sent if not one.released}

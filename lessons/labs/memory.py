@@ -1,6 +1,5 @@
 """Lab 9: parameters, gradients and state cut over the ranks, and memory that is held for as long as it is needed."""
 
-import random
 import weakref
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -8,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Vectors, check_like, is_close, kind_of
-from lessons.labs.param_server import LR, MOMENTUM, draw_losses, mean_gradient, one_process
+from lessons.lab import Case, Descent, Fault, Figure, Run, Vectors, check_like, is_close, kind_of
+from lessons.labs.param_server import LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.memory import Block
 from lessons.sums import are_all, coefficients, describe
 from records.memory import Memory as Ledger
@@ -21,7 +20,7 @@ FIELDS = {GATHERED: "parameters", GRADIENTS: "gradients"}  # of a block, by the 
 BLOCKS, STEPS = 4, 2
 
 
-class Memory(Lab):
+class Memory(OfLosses):
     """The student writes `gather(transport, block)`, `free(block)` and `reduce_scatter(transport, block)`.
 
     Losses and optimizer are those of lab 8. The forward pass uses the four blocks of x from the first to the last, the
@@ -37,9 +36,6 @@ class Memory(Lab):
     formulas = ("P / 4", "P / 4 + P / N", "12 (N - 1)", "3 (N - 1) P / N", "12",
                 "12 latency + 3 (N - 1) P / N / bandwidth")  # fmt: skip
     steps = STEPS
-
-    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         with Ledger(Recorder()) as ledger:

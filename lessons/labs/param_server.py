@@ -15,7 +15,15 @@ STEPS = 3
 CURE = "write the new parameters into x, in place: x.copy_(...)"
 
 
-class Server(Lab):
+class OfLosses(Lab):
+    """A lab whose rank k has a loss of its own, |x - c_k|^2 / 2. All ranks begin with the same x."""
+
+    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
+        x = normal(case.length, case.dtype, chance)
+        return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]
+
+
+class Server(OfLosses):
     """The student writes `serve(transport, x, update)` and `work(transport, x, g)`, each for one step.
 
     Worker k has a loss of its own, |x - c_k|^2 / 2, whose gradient is x - c_k: so the mean gradient leads all to the
@@ -30,9 +38,6 @@ class Server(Lab):
     formulas = ("N - 1", "(N - 1) P", "2", "2 latency + 2 (N - 1) P / bandwidth")
     steps = STEPS
     carries_objects = False
-
-    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         x = transport.allocate(case.length, case.dtype).copy_(inputs["x"])
@@ -152,9 +157,3 @@ def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:
 def mean_gradient(workers: Sequence[Vectors], x: torch.Tensor) -> torch.Tensor:
     """Return the mean of the workers' gradients at x."""
     return torch.stack([x - inputs["c"] for inputs in workers]).mean(0)
-
-
-def draw_losses(case: Case, chance: random.Random) -> list[Vectors]:
-    """Return x, the same on all ranks, and a c of each, whose loss is |x - c|^2 / 2."""
-    x = normal(case.length, case.dtype, chance)
-    return [{"x": x, "c": normal(case.length, case.dtype, chance)} for _ in range(case.n)]

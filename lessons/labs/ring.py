@@ -94,6 +94,14 @@ def wrong_ranks(run: Run) -> list[int]:
     return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
 
 
+def other_bits(begin: str, what: str, vectors: Sequence[torch.Tensor]) -> Iterator[str]:
+    """Yield which ranks hold `what`, the sum or the mean, with other bits than rank 0."""
+    for rank, vector in enumerate(vectors):
+        if len(other := (vector != vectors[0]).nonzero()):
+            yield (f"{begin}: all ranks hold the {what}, but element {int(other[0])} has other bits on rank {rank} "
+                   "than on rank 0: let both of a pair add the same two sums")  # fmt: skip
+
+
 def chunk_spans(case: Case) -> list[tuple[int, int]]:
     """Return the first element, and one past the last, of each of the N chunks: their lengths differ by at most 1."""
     lengths = [len(chunk) for chunk in torch.tensor_split(torch.empty(case.length), case.n)]

@@ -1,6 +1,5 @@
 """Lab 12: seldom. Ranks take steps of their own; x0 takes an outer step to where they have gone, whole or in parts."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from types import SimpleNamespace
@@ -8,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Vectors, counted, is_close
-from lessons.labs.param_server import LR, draw_losses
+from lessons.lab import Case, Fault, Figure, Run, Vectors, counted, is_close
+from lessons.labs.param_server import LR, OfLosses
 from lessons.seldom import MOMENTUM, OUTER_LR, Fragment
 from strategies.collectives import Rounds
 
@@ -57,7 +56,7 @@ _WRONG: Sequence[tuple[str, str, Formula]] = (
 )  # fmt: skip
 
 
-class Seldom(Lab):
+class Seldom(OfLosses):
     """The student writes `outer_step(sums, fragment)` and `stream(sums, fragment, t)`.
 
     Losses are those of lab 1: of one curvature, so that the same number of steps leads any of them to the loss of the
@@ -71,9 +70,6 @@ class Seldom(Lab):
     scored = Case(4, 4_000)
     real = Case(3, 1_000)
     formulas = ("2 (N - 1) P / N a round", "2 (N - 1) P / N in H steps", "in stream only the local steps")
-
-    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         result: Vectors = {}

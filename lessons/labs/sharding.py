@@ -1,21 +1,20 @@
 """Lab 8: the optimizer's state cut over the ranks. After each step all ranks hold the x of one process."""
 
-import random
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Lab, Run, Sent, Vectors, check_in_place, is_close, kind_of
-from lessons.labs.param_server import CURE, LR, MOMENTUM, draw_losses, mean_gradient, one_process
+from lessons.lab import Case, Descent, Fault, Figure, Run, Sent, Vectors, check_in_place, is_close, kind_of
+from lessons.labs.param_server import CURE, LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.labs.ring import FORMULAS, chunk_spans
 from lessons.sums import are_all, coefficients, describe
 
 STEPS = 2  # momentum is seen in the second
 
 
-class Sharding(Lab):
+class Sharding(OfLosses):
     """The student writes `step(transport, x, g, update)`.
 
     Rank k has a loss of its own, |x - c_k|^2 / 2, whose gradient is x - c_k. The optimizer is SGD with momentum, whose
@@ -30,9 +29,6 @@ class Sharding(Lab):
     real = Case(3, 1_000)
     formulas = ("elements / N", *FORMULAS)
     steps = STEPS
-
-    def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
-        return draw_losses(case, chance)
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         x = transport.allocate(case.length, case.dtype).copy_(inputs["x"])

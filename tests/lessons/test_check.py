@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from lessons.report import Report
 from records.errors import UsageError
 from records.formulas import evaluate
 from tests.lessons.judged import judge_changed, judge_here, play_solution
-from tests.lessons.mistakes import defined, mistakes_of, solution, write
+from tests.lessons.mistakes import Change, defined, mistakes_of, solution, write
 from tests.lessons.mistakes.param_server import SEND_X
 from tests.runs import ROOT, handlers_kept
 
@@ -137,11 +138,47 @@ def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
 # Another algorithm that is right
 
 
-OTHER_WAY = "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N"
+DALY = """def interval(save_s, life_s, N):
+    between = life_s / N
+    young = (2 * save_s * between) ** 0.5
+    return young * (1 + (save_s / between / 2) ** 0.5 / 3 + save_s / between / 18) - save_s
+"""
+HOLDS = """def holds(happened, s):
+    for i, (what, k) in enumerate(happened):
+        if what != "sent":
+            read = max(j for j in range(i) if happened[j] == ("sent", k))
+            late = sum(one == "applied" for one, _ in happened[read:i])
+            if (late > s) != (what == "dropped"):
+                return torch.tensor(False)
+    return torch.tensor(True)
+"""
+BACK = "        back.append((partner, part, theirs))\n        distance "
+OTHER_WAYS: dict[str, tuple[str, Sequence[Change]]] = {  # the lab, and the changes that make it of the solution
+    "a ring the other way round": (
+        "ring",
+        [("right, left = (r + 1) % N, (r - 1) % N", "r = -r % N\n    right, left = -(r + 1) % N, -(r - 1) % N")]),
+    "a server with a buffer for each worker": (  # as the strategy has, and which waits until it was read
+        "not_waiting",
+        [("    version, staleness = 0, []\n", "    version, staleness = 0, []\n"
+          "    buffers = {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}\n"),
+         ("x.clone(), k, \"parameters\")", "buffers[k].copy_(x), k, \"parameters\")")]),
+    "the farthest partner first": (
+        "logarithms",
+        [("vector, [], [], 1\n    while distance < N:", "vector, [], [], N // 2\n    while distance:"),
+         (f"{BACK}*= 2", f"{BACK}//= 2")]),
+    "an invariant without versions": ("orders", [HOLDS]),
+    "the mean of x in place of that of the differences": (
+        "seldom", [("torch.sub(fragment.x0, fragment.x, out=fragment.sum)", "fragment.sum.copy_(fragment.x)"),
+                   ("d = fragment.sum.div_(n)", "d = fragment.x0 - fragment.sum / n")]),
+    "an operator in place": ("seldom", [("fragment.x0.sub_(OUTER_LR * (d", "fragment.x0 -= (OUTER_LR * (d")]),
+    "Daly's interval": ("failures", [DALY, ("with message:", "if True:"), ("total / wanted", "total.div_(wanted)")]),
+}  # fmt: skip
 
 
-def test_a_ring_that_goes_the_other_way_round_is_as_good() -> None:
-    assert judge_changed("ring", ("right, left = (r + 1) % N, (r - 1) % N", OTHER_WAY)).points == 100
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_another_way_is_as_good(name: str) -> None:
+    lab, changes = OTHER_WAYS[name]
+    assert judge_changed(lab, *changes).points == 100
 
 
 def test_a_server_that_waits_before_it_sends_to_the_next_is_faster() -> None:

@@ -1,24 +1,12 @@
-"""Lab 13: what a death costs, other ways that are right, and training by the function."""
-
-from pathlib import Path
+"""Lab 13: what a death costs, and what is told of what is wrong."""
 
 import pytest
 import torch
 
-from lessons.failures import Mine, Training
+from lessons.failures import Training
 from lessons.labs.failures import STATE, goodput
 from lessons.solutions import failures
-from strategies import BackupWorkers, Strategy
 from tests.lessons.judged import judge_changed
-from tests.ranks import virtual_time
-from tests.runs import metadata, small
-from training import run
-
-DALY = """def interval(save_s, life_s, N):
-    between = life_s / N
-    young = (2 * save_s * between) ** 0.5
-    return young * (1 + (save_s / between / 2) ** 0.5 / 3 + save_s / between / 18) - save_s
-"""
 
 
 @pytest.mark.parametrize("lost", ["", *STATE])
@@ -42,11 +30,6 @@ def test_what_follows_the_last_save_is_lost() -> None:
     assert goodput(8.0, 2.0, 50.0) == pytest.approx(counted, rel=1e-2)
 
 
-def test_other_ways_are_as_good() -> None:
-    found = judge_changed("failures", DALY, ("with message:", "if True:"), ("total / wanted", "total.div_(wanted)"))
-    assert found.points == 100
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -67,18 +50,3 @@ def test_what_is_wrong_is_told(change: tuple[str, str], text: str) -> None:
     found = judge_changed("failures", change)
     assert found.points == {"save": 0, "interval": 20}.get(text.partition(" ")[0].rstrip(":"), 40)
     assert text in found.verdict
-
-
-def test_training_by_the_function_is_training_by_the_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mine, "collect_all", staticmethod(failures.collect))
-
-    def train(strategy: Strategy) -> float:
-        folder = tmp_path / str(strategy)
-        given = small(folder, strategy, n_gpus=4, train_size=168, batch_size=8)
-        table = run(given, quiet=True, launcher=virtual_time(4).launcher())
-        assert metadata(folder)["replicas_identical"]
-        return float(table["test_loss"].dropna().iloc[-1])
-
-    by_the_strategy = pytest.approx(train(BackupWorkers()), rel=1e-4)
-    assert train(Mine()) == by_the_strategy
-    assert train(Mine(n_backup=0)) != by_the_strategy

@@ -1,4 +1,4 @@
-"""Lab 10: other ways that are right, what differs between numbers and sets, rounds, seconds on racks, and training."""
+"""Lab 10: what differs between numbers and sets, rounds, and seconds on racks."""
 
 from pathlib import Path
 
@@ -7,26 +7,14 @@ import pytest
 from lessons import check, processes
 from lessons.lab import BANDWIDTH, LATENCY, Case
 from lessons.labs.logarithms import count_rounds
-from lessons.logarithms import Mine
 from lessons.networks import AllReduce, measure
 from lessons.report import Report
 from lessons.solutions import logarithms
-from strategies import RecursiveDoubling, Strategy
 from strategies.collectives import ring_all_reduce
 from tests.lessons.judged import judge_changed, play_solution
 from tests.lessons.mistakes import write
-from tests.ranks import virtual_time
-from tests.runs import metadata, small
-from training import run
 
-FARTHEST_FIRST = ("vector, [], [], 1\n    while distance < N:", "vector, [], [], N // 2\n    while distance:")
 BEGIN = "    part, sent, back, distance = vector, [], [], 1\n"
-
-
-def test_the_farthest_partner_may_be_the_first() -> None:
-    back = ("        back.append((partner, part, theirs))\n        distance *= 2",
-            "        back.append((partner, part, theirs))\n        distance //= 2")  # fmt: skip
-    assert judge_changed("logarithms", FARTHEST_FIRST, back).points == 100
 
 
 def test_rounds_are_counted_as_if_a_rank_sent_and_received_one_message_in_each() -> None:
@@ -94,16 +82,3 @@ def test_nothing_is_measured_of_what_is_not_right() -> None:
     assert measure(wrong, {"it": logarithms.halving_doubling}, [4]) == (
         "not measured: first have the check say that it is right"
     )
-
-
-def test_training_by_the_function_is_training_by_the_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mine, "add_up", staticmethod(logarithms.recursive_doubling))
-
-    def train(strategy: Strategy) -> object:
-        folder = tmp_path / strategy.name
-        run(small(folder, strategy, n_gpus=3), quiet=True, launcher=virtual_time(3).launcher())
-        found = metadata(folder)
-        assert found["replicas_identical"]
-        return found["bytes_sent"]
-
-    assert train(Mine()) == train(RecursiveDoubling())

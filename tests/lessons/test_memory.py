@@ -1,16 +1,8 @@
-"""Lab 9: other ways that are right, and training by the three functions."""
-
-from pathlib import Path
+"""Lab 9: other ways that are right."""
 
 import pytest
 
-from lessons.memory import Mine
-from lessons.solutions import memory
-from strategies import FullySharded, Strategy
 from tests.lessons.judged import judge_changed
-from tests.ranks import virtual_time
-from tests.runs import metadata, small
-from training import run
 
 RING = """def gather(transport, block):
     N, r = transport.world_size, transport.rank
@@ -60,21 +52,3 @@ def test_a_ring_is_right_and_takes_more_rounds(ring: str) -> None:
 @pytest.mark.parametrize("freed", ["del block.parameters", "block.parameters.untyped_storage().resize_(0)"])
 def test_other_ways_to_free_and_to_reduce_are_as_good(freed: str) -> None:
     assert judge_changed("memory", ("    block.parameters = None", f"    {freed}"), COPIED).points == 100
-
-
-def test_training_by_the_functions_has_the_bytes_and_the_memory_of_the_strategy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, function in (("gather", memory.gather), ("free", memory.free), ("reduce", memory.reduce_scatter)):
-        monkeypatch.setattr(Mine, f"{name}_block", staticmethod(function))
-
-    def train(strategy: Strategy) -> dict[str, object]:
-        folder = tmp_path / strategy.name
-        given = small(folder, strategy, n_gpus=3, memory=True, model="tests.training.test_memory:wide")
-        run(given, quiet=True, launcher=virtual_time(3).launcher())
-        found = metadata(folder)
-        assert found["replicas_identical"]
-        at_peak = {rank: one["at_peak"] for rank, one in found["memory"].items()}
-        return {"bytes": found["bytes_sent"], "peak": at_peak}
-
-    assert train(Mine()) == train(FullySharded())

@@ -264,29 +264,6 @@ def test_a_wrong_solution_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum(test["max_score"] for test in results["tests"]) == 100
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("rnig x.py", "rnig: there is no such lab; did you mean ring?"),
-        ("ring nothing.py", "nothing.py: there is no such file"),
-        ("ring lessons/ring.py --picture x.bmp", "--picture x.bmp: must end with .png, .svg, .pdf"),
-        ("ring lessons/ring.py --json /dev/null/x/y.json", "--json /dev/null/x/y.json: cannot be written"),
-        ("ring lessons/ring.py --json lessons", "--json lessons: cannot be written: Is a directory"),
-        ("ring lessons/ring.py --json lessons/ring.py", "--json lessons/ring.py: is your file; give another"),
-        ("ring lessons/ring.py --json x.json --gradescope ./x.json", "--gradescope ./x.json: is --json;"),
-        ("ring lessons/ring.py --jsn x", "--jsn: there is no such option; did you mean --json?"),
-    ],
-)
-def test_bad_usage_is_one_line(
-    arguments: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    code, out, err = said(capsys, *arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith(f"error: {text}")
-    assert len(err.splitlines()) == 1
-
-
 def test_points_are_a_plain_sum() -> None:
     figures = tuple(Figure("bytes", yours, 100_000, "P") for yours in (90_000, 100_000, 100_099, 100_150))
     assert [one.is_best for one in figures] == [True, True, True, False]

@@ -11,13 +11,13 @@ import pytest
 
 from lessons import submissions
 from lessons.check import SOLUTIONS
-from lessons.grade import Task, Verdict, main, page_of, verdict_of
+from lessons.grade import Task, Verdict, page_of, verdict_of
 from lessons.lab import Fault
 from lessons.labs import LABS
 from lessons.report import Report
 from lessons.submissions import find_file, find_flags, key_of
 from tests.ranks import LIMIT
-from tests.runs import ROOT, handlers_kept
+from tests.runs import ROOT
 
 SOLVED = (SOLUTIONS / "ring.py").read_text()
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the grader needs Linux")
@@ -162,37 +162,6 @@ def test_what_ends_the_grading_is_not_met_again_at_once(tmp_path: Path) -> None:
             kinds = {name: row["kind"] for name, row in rows_of(table).items()}
             assert kinds == {"a": "raised", "b": "missing", "c": "failed", "d": "missing"}, "b has found nothing of a"
             table.unlink()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("rnig .", "rnig: there is no such lab; did you mean ring?"),
-        ("ring nowhere", "/nowhere: there is no such folder; give that with a folder or a .py file for each student"),
-        ("ring empty", "/empty: no submission is in it"),
-        ("ring twice", "/twice/a.py: has the name of a; rename one"),
-        ("ring . --jobs 0", "--jobs 0: must be at least 1"),
-        ("ring . --seconds nan", "--seconds nan: must be at least 1"),
-        ("ring . --csv twice/b.csv", "--csv twice/b.csv: cannot be written: Is a directory"),
-        ("ring . --csv grades.txt", "--csv grades.txt: cannot be written: its name must end with .csv"),
-        ("ring . --csv /dev/null/x.csv", "--csv /dev/null/x.csv: cannot be written"),
-        ("ring . --cvs x", "--cvs: there is no such option; did you mean --csv?"),
-    ],
-)
-@LINUX
-def test_bad_usage_is_one_line(
-    arguments: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("empty", "twice/a", "twice/b.html"):
-        Path(folder).mkdir(parents=True)
-    Path("twice/a.py").touch()
-    with handlers_kept():
-        assert main(arguments.split()) == 2
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert err.startswith("error: ")
-    assert text in err
 
 
 # What was handed in

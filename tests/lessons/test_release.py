@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -128,22 +127,6 @@ def test_an_autograder_writes_what_the_check_writes(tmp_path: Path, monkeypatch:
     results = json.loads(Path("autograder/results/results.json").read_text())
     assert results["score"] == 0
     assert "there is no logarithms.py, and no file that defines recursive_doubling" in results["output"]
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "text"),
-    [
-        (release, ["."], ".: exists already; give another name, or remove it"),
-        (release, ["/dev/null/x"], "/dev/null/x: cannot be written: Not a directory"),
-        (autograder, ["rnig"], "rnig: there is no such lab; did you mean ring?"),
-    ],
-)
-def test_bad_usage_is_one_line(
-    command: ModuleType, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with handlers_kept():
-        assert command.main(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"error: {text}")
 
 
 def test_a_hosted_notebook_fetches_the_course(tmp_path: Path) -> None:

@@ -6,13 +6,7 @@ import torch
 from lessons.lab import LATENCY
 from lessons.labs import LABS
 from lessons.labs.seldom import STEP_S, STEPS
-from tests.lessons.judged import judge_changed, play_solution
-
-
-def test_a_hole_after_a_right_part_names_the_part() -> None:
-    hole = 'def stream(sums, fragment, t):\n    raise NotImplementedError("stream")\n'
-    verdict = judge_changed("seldom", hole).verdict
-    assert verdict == "still to be written, line 31 of mine.py: stream; right so far: outer_step"
+from tests.lessons.judged import play_solution
 
 
 def test_the_loss_is_reached_at_the_last_step_and_the_sums_travel_while_ranks_compute() -> None:

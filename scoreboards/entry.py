@@ -19,6 +19,7 @@ from records.errors import RunFailed, UsageError, unknown
 from scoreboards.clusters import RANKS
 from scoreboards.rules import check_file, options_in
 from strategies import STRATEGIES, RunSize, Strategy
+from training.options import Options
 from transports.messages import Work
 from virtual_time.in_place import InPlace
 from virtual_time.transport import Simulated
@@ -62,13 +63,13 @@ class Entry:
         """Return the job of a run in which each rank has a module of its own."""
         return dataclasses.replace(job, work=partial(self._train, job.work)) if self.is_own else job
 
-    def _train(self, work: Any, transport: Any, report: Any, orders: Any, data: Any) -> Any:
+    def _train(self, work: Any, transport: Any, report: Any, options: Options, *others: Any) -> Any:
         module, _, kind = self.name.partition(":")
-        given = orders.options.strategy
+        given = options.strategy
         fields = [field.name for field in dataclasses.fields(given) if field.init]
         values = {name: copy.deepcopy(getattr(given, name)) for name in fields}
-        options = dataclasses.replace(orders.options, strategy=vars(self._execute(module))[kind](**values))
-        return work(transport, report, dataclasses.replace(orders, options=options), data)
+        own = vars(self._execute(module))[kind](**values)
+        return work(transport, report, dataclasses.replace(options, strategy=own), *others)
 
     def _execute(self, name: str) -> ModuleType:
         module = ModuleType(name)

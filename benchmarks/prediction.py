@@ -3,8 +3,9 @@ percent.
 
 python benchmarks/prediction.py
 
-A step of every synchronous strategy, as its closed form predicts it (the path of its `cost`), in virtual time,
-and in real processes whose messages are held back (--bandwidth), where computing is a sleep of `--compute_ms`.
+A step of every synchronous strategy that sends whole vectors, as its closed form predicts it (the path of its `cost`),
+in virtual time, and in real processes whose messages are held back (--bandwidth), where computing is a sleep of
+`--compute_ms`. Where some steps send and others do not, it is their mean.
 `machine_ms` is a step of these processes without a link, with what copying and adding take on this machine's cores: so
 long a worker computes in the other two. wall: whether the link takes at least 4 times that, so that the claim is for
 this row. error is simulated_ms / measured_ms - 1, predicted_error the same of predicted_ms, in percent.
@@ -29,6 +30,7 @@ from training.checks import resolve
 from training.options import Options
 from transports.card import IN_ORDER
 from transports.link import Link
+from virtual_time.dry_run import period
 from virtual_time.launcher import VirtualTime
 from virtual_time.network import OneSwitch
 from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
@@ -66,20 +68,21 @@ def measure(settings: PredictionSettings) -> Iterator[Row]:
     for kind in STRATEGIES.values():
         for N in settings.ranks:
             least, most = kind.traits.ranks
-            if kind().cost().path and least <= N <= (most or N):
+            if kind().cost().path and not kind().cost().code and least <= N <= (most or N):
                 yield from measure_strategy(settings, kind(), N)
 
 
 def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -> Iterator[Row]:
     """Yield the rows of a strategy with N ranks."""
-    options = resolve(Options(strategy=strategy, n_gpus=N, device="cpu"))
+    options, length = resolve(Options(strategy=strategy, n_gpus=N, device="cpu")), period(strategy)
+    n_steps = max(2 * settings.repeats, 3 * length)
     for parameters in settings.parameters:
         nbytes = parameters * torch.float32.itemsize
-        job = StepsJob(options, Sizes(parameters), 1, 2 * settings.repeats, {"forward": settings.compute_ms / 1e3})
+        job = StepsJob(options, Sizes(parameters), 1, n_steps, {"forward": settings.compute_ms / 1e3})
 
         def real(link: Link | None, job: StepsJob = job) -> np.ndarray:
             results = launch(take_steps, N, job, roles=options.roles, on_report=lambda *_: None, link=link)
-            return periods(results, options.roles)[-settings.repeats :]
+            return periods(results, options.roles, length)[-settings.repeats :]
 
         machine = float(np.median(real(None)))
         for mbit in settings.mbit:
@@ -88,7 +91,7 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
             time = VirtualTime(network, lambda rank, phase, part: 0.0, compute=False)
             same = dataclasses.replace(job, phases={"forward": machine})
             simulated = time.launch(take_steps, N, same, device="meta", roles=options.roles, on_report=lambda *_: None)
-            virtual = float(np.mean(periods(simulated, options.roles)[-settings.repeats :]))
+            virtual = float(np.mean(periods(simulated, options.roles, length)[-settings.repeats :]))
             predicted = predict(strategy, N, nbytes, machine, bandwidth, LATENCY, sharing=IN_ORDER)
             assert predicted is not None
             measured = real(Link(bandwidth, LATENCY))

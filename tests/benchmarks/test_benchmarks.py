@@ -91,7 +91,10 @@ def is_right_all_reduce(row: dict[str, Any]) -> bool:
 
 SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
            ("asynchronous", "async_param_server")]  # fmt: skip
-PREDICTED = [name for name, kind in STRATEGIES.items() if kind().cost().path and kind.traits.ranks[0] <= 2]
+PREDICTED = [
+    name for name, kind in STRATEGIES.items()
+    if kind().cost().path and not kind().cost().code and kind.traits.ranks[0] <= 2
+]  # fmt: skip
 SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
 SUMS = [(3, 100000), (3, 1000000)]
 

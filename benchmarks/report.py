@@ -148,8 +148,7 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
     machine = next(iter(kept.values()))["machine"]
     commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
     about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"
-    below = "Medians of the repeats, with quartiles."
-    return f"{markdown([('compared', 'times as fast, or as said'), *lines])}\n\n{below} {about}; code at {commits}."
+    return f"{markdown([('compared', 'times as fast, or as said'), *lines])}\n\n{about}; code at {commits}."
 
 
 def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:

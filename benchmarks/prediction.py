@@ -3,9 +3,9 @@ percent.
 
 python benchmarks/prediction.py
 
-A step of every synchronous strategy that sends whole vectors, as its closed form predicts it (the path of its `cost`),
-in virtual time, and in real processes whose messages are held back (--bandwidth), where computing is a sleep of
-`--compute_ms`. Where some steps send and others do not, it is their mean.
+A step of every synchronous strategy without a codec of its own, as its closed form predicts it (the path of its
+`cost`), in virtual time, and in real processes whose messages are held back (--bandwidth), where computing is a sleep
+of `--compute_ms`. Where a strategy sends in some steps only, the figure is the mean over a period of its steps.
 `machine_ms` is a step of these processes without a link, with what copying and adding take on this machine's cores: so
 long a worker computes in the other two. wall: whether the link takes at least 4 times that, so that the claim is for
 this row. error is simulated_ms / measured_ms - 1, predicted_error the same of predicted_ms, in percent.

@@ -114,7 +114,7 @@ CASES = {
         lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
     ),
     "prediction": Case(
-        "--ranks 2 --mbit 1000 --parameters 1000 --repeats 2", "strategy",
+        "--ranks 2 --mbit 2 --parameters 1000 --repeats 2", "strategy",
         [(name,) for name in PREDICTED if name != "single"],
         lambda row: row["simulated_ms"] == pytest.approx(row["predicted_ms"], rel=0.01) and row["measured_ms"] >= 5,
     ),

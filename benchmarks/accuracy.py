@@ -30,17 +30,17 @@ from benchmarks.common import Row, Settings, figures, main
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
-from records.machine import usable_cores
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.strategy.forms import predict
+from gradwire.core.strategy.replica import layout_of
+from gradwire.core.training.names import make_strategy
+from gradwire.core.workloads import datasets
+from gradwire.virtual_time.calibration import time_phases
+from gradwire.virtual_time.cluster import ClusterOptions, Compute
+from gradwire.virtual_time.dry_run import period
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from strategies import Strategy
-from strategies.common.forms import predict
-from strategies.common.replica import layout_of
-from training.names import make_strategy
-from virtual_time.calibration import time_phases
-from virtual_time.cluster import ClusterOptions, Compute
-from virtual_time.dry_run import period
-from virtual_time.launcher import VirtualTime
-from virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
-from workloads import datasets
 
 STRATEGIES: tuple[Strategy, ...] = tuple(map(make_strategy, (
     "param_server", "sharded_param_server", "ring_all_reduce", "overlapped_ring", "local_sgd", "async_param_server",

@@ -31,18 +31,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import under_mpirun
 from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
-from records.machine import usable_cores
-from records.recorder import Recorder
-from ring_all_reduce_builtin import join
+from gradwire.baselines.ring_all_reduce_builtin import join
+from gradwire.clusters.process_group import ProcessGroup
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.training import launch
+from gradwire.core.transports.base import Transport
+from gradwire.core.transports.messages import Setup
 from strategies.all_reduce.all_reduce import choose
+from strategies.all_reduce.expected import all_reduces
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.collectives import gather_and_add, naive_all_reduce, ring_all_reduce
-from strategies.common.expected import all_reduces
-from training import launch
-from transports.base import Transport
-from transports.messages import Setup
-from transports.process_group import ProcessGroup
 
 OURS = {
     "ring": ring_all_reduce, "naive": naive_all_reduce, "all_gather": gather_and_add,
@@ -83,7 +83,7 @@ def on_rank(transport: Transport, settings: AllReduceSettings) -> list[tuple[str
         if "mpi" in settings.peers:
             from mpi4py import MPI
 
-            from transports.mpi import Mpi
+            from gradwire.clusters.mpi import Mpi
 
             over_mpi = stack.enter_context(Mpi(setup))
             peers["mpi"] = over_mpi, lambda vector: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, vector.numpy())

@@ -20,10 +20,10 @@ from torch import nn
 from tqdm import tqdm
 
 from experiments.measured import KEPT
-from simulate import simulate
+from gradwire.core.training import Options
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.simulate import simulate
 from strategies import Downpour, LocalSGD, Strategy
-from training import Options
-from virtual_time.cluster import ClusterOptions
 
 OUT = KEPT / "async_local_sgd.csv"
 PAPER = """published (arXiv 2401.09135): with momentum asynchronous is worse than synchronous, without it better;

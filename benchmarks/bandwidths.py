@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from benchmarks.draw_bandwidths import draw
 from experiments.measured import KEPT, ROOT
+from gradwire.core.training.options import Options
+from gradwire.networks.units import PAYLOAD
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run, period
 from strategies import OverlappedRing, Strategy, StreamingDiLoCo
-from training.options import Options
-from transports.units import PAYLOAD
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run, period
 
 OUT, PICTURE = KEPT / "bandwidths.csv", ROOT / "media" / "bandwidths.png"
 GRID = np.logspace(-1, 3, 50)  # Gbit/s

@@ -15,14 +15,14 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from compression import CODECS
-from records.errors import RunFailed
+from gradwire.compression import CODECS
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.training import Options, run
+from gradwire.core.training.names import make_strategy
+from gradwire.virtual_time.cluster import Compute
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import STRATEGIES
-from training import Options, run
-from training.names import make_strategy
-from virtual_time.cluster import Compute
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 
 EPOCHS, EARLY = 20, 5
 SEEDS = (0, 1, 2)

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import torch.distributed as dist
 
-from records.atomic import check_writable, write_atomically
-from records.errors import UsageError
-from records.machine import git_commit, machine
-from ring_all_reduce_builtin import join
-from training.command_line import guarded, parse
-from transports.base import Transport
+from gradwire.baselines.ring_all_reduce_builtin import join
+from gradwire.core.records.atomic import check_writable, write_atomically
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.machine import git_commit, machine
+from gradwire.core.training.command_line import guarded, parse
+from gradwire.core.transports.base import Transport
 
 Row = dict[str, Any]
 Seconds = dict[str, np.ndarray]  # of each side's blocks

@@ -25,10 +25,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, alternate, figures, gloo, main, require
-from compression import CODECS, Layout
-from compression.selection import above, top
-from training import launch
-from transports.base import Transport
+from gradwire.compression import CODECS, Layout
+from gradwire.compression.selection import above, top
+from gradwire.core.training import launch
+from gradwire.core.transports.base import Transport
 
 ROWS, SLICES, DENSITY = 1000, 20, 0.01
 DENSITIES: dict[str, dict[str, Any]] = {"random_k": {"density": 0.01}}

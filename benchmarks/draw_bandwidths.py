@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from records.atomic import write_atomically
+from gradwire.core.records.atomic import write_atomically
 
 COLOURS = {
     "data parallel": "#000000", "DiLoCo": "#d55e00", "streaming": "#e69f00", "overlapped": "#0072b2",

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from records.atomic import write_atomically
+from gradwire.core.records.atomic import write_atomically
 
 COLOURS = {
     "all_gather": "#f0e442", "naive_all_reduce": "#999999", "recursive_doubling": "#e69f00",

@@ -17,10 +17,10 @@ import torch
 from tqdm import tqdm
 
 from experiments.measured import KEPT
-from simulate import simulate
+from gradwire.core.training import Options
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.simulate import simulate
 from strategies import DecoupledDiLoCo
-from training import Options
-from virtual_time.cluster import ClusterOptions
 
 OUT = KEPT / "goodput.csv"
 PAPER = "88 % decoupled, 58 % elastic data-parallel, with millions of chips (arXiv 2604.21428)"

@@ -24,9 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.atomic import locked
-from records.errors import RunFailed, UsageError
-from transports.timing import sleep
+from gradwire.core.records.atomic import locked
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.transports.timing import sleep
 
 _PREFIX, _SWITCH = "gradwire-", "gradwire-switch"
 _LOCK = Path("/run/gradwire-namespaces")

@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import nn
 
-from workloads.gpt import GPT
+from gradwire.language.gpt import GPT
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 INPUT_SHAPE, N_CLASSES = (1, 28, 28), 10

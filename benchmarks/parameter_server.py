@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, StepSettings, figures, main, slowest
 from benchmarks.training import GlooServer, on_rank
+from gradwire.core.training import launch
 from strategies import AsyncParamServer, ParamServer
-from training import launch
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.networks import new_batch, new_network
-from launchers.launcher import Job
-from launchers.torchrun import launcher
-from records.machine import usable_cores
+from gradwire.clusters.torchrun import launcher
+from gradwire.core.launchers.launcher import Job
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import Options
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 from strategies import Strategy
-from training.checks import resolve
-from training.options import Options
-from transports.base import Transport
-from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 LIMIT_S = 300.0
 BATCH = 16

@@ -23,17 +23,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figures, main
+from gradwire.core.strategy.forms import predict
+from gradwire.core.training import launch
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import Options
+from gradwire.networks.card import IN_ORDER
+from gradwire.networks.link import Link
+from gradwire.virtual_time.dry_run import period
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 from strategies import STRATEGIES, Strategy
-from strategies.common.forms import predict
-from training import launch
-from training.checks import resolve
-from training.options import Options
-from transports.card import IN_ORDER
-from transports.link import Link
-from virtual_time.dry_run import period
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
-from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 LATENCY = 1e-4  # seconds
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.report import TABLE
 from experiments.measured import hardware
-from records.errors import RunFailed
-from training.command_line import guarded, parse
-from transports.timing import now
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.training.command_line import guarded, parse
+from gradwire.core.transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -3,7 +3,7 @@
 python -m benchmarks.scoreboard    # hours; the entries go to results/scoreboard/; those that are there stay
 
 On each cluster, with a seed that is none of the ten: three learning rates, with one or two values of one option. The
-best is entered. All that was tried is kept with the entry. `python -m training.pages` then writes the table.
+best is entered. All that was tried is kept with the entry. `python -m docs.pages` then writes the table.
 """
 
 import sys
@@ -16,12 +16,12 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments.measured import ROOT
-from records import scoreboard
-from records.errors import RunFailed, UsageError
-from scoreboards import board, game
-from scoreboards.clusters import CLUSTERS
-from scoreboards.entry import ENTRIES, Entry, find
-from training.command_line import guarded, parse
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.training.command_line import guarded, parse
+from gradwire.scoreboard import board, game
+from gradwire.scoreboard import table as scoreboard
+from gradwire.scoreboard.clusters import CLUSTERS
+from gradwire.scoreboard.entry import ENTRIES, Entry, find
 
 FOLDER, SEED = ROOT / "results" / "scoreboard", 100
 RATES = (0.004, 0.008, 0.016)

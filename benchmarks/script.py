@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks import ddp_steps
 from benchmarks.common import Row, Settings, figures, main
 from benchmarks.namespaces import DEVICE, namespaces
-from torch_scripts.collectives import plans
-from torch_scripts.script import Script
-from torch_scripts.virtual import ScriptRecorder, run_in_virtual_time
-from transports.units import PAYLOAD
-from virtual_time.network import OneSwitch
+from gradwire.networks.units import PAYLOAD
+from gradwire.torch_scripts.collectives import plans
+from gradwire.torch_scripts.script import Script
+from gradwire.torch_scripts.virtual import ScriptRecorder, run_in_virtual_time
+from gradwire.virtual_time.network import OneSwitch
 
 LIMIT_S = 300.0
 LATENCY = 100e-6

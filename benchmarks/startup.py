@@ -19,9 +19,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figures, in_turns, main
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.timing import now
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
-from transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent
 READY = "ready at "

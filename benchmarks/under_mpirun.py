@@ -19,11 +19,11 @@ from typing import Any
 
 import cloudpickle
 
-from launchers.devices import set_up
-from launchers.launcher import Job
-from records.errors import RunFailed, UsageError
-from transports.pipes import Endpoint
-from transports.shared_memory import SharedMemory
+from gradwire.core.launchers.devices import set_up
+from gradwire.core.launchers.launcher import Job
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.transports.pipes import Endpoint
+from gradwire.core.transports.shared_memory import SharedMemory
 
 ROOT = Path(__file__).resolve().parent.parent
 _MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n"]

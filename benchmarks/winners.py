@@ -16,14 +16,14 @@ from tqdm import tqdm
 
 from benchmarks.draw_winners import draw
 from experiments.measured import KEPT, ROOT
+from gradwire.core.training.options import Options
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.cluster import NetworkOptions
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import Network
+from strategies.all_reduce import expected
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common import expected
-from strategies.common.expected import candidates
-from training.options import Options
-from transports.base import Transport
-from virtual_time.cluster import NetworkOptions
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import Network
+from strategies.all_reduce.expected import candidates
 
 OUT, PICTURE = KEPT / "winners.csv", ROOT / "media" / "winners.png"
 TIE = 1e-3

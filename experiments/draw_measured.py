@@ -17,12 +17,12 @@ from experiments.cases import BATCH, FAMILY, FAMILY_SERVERS, LINES, OF_ALL, STRO
 from experiments.drawing import COLOURS, NAMES, bars, finish, legend_below, line, lines, sheet, stack
 from experiments.measured import Results, Servers, folder, pick
 from experiments.real import TIMELINE, Runs, strategy_class
-from records import timeline
-from records.errors import UsageError
-from records.events import PHASES
-from records.files import load_events
-from records.plot import DASHED
-from records.tables import SERVER, applied, worker_spans
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.events import PHASES
+from gradwire.core.records.files import load_events
+from gradwire.core.records.tables import SERVER, applied, worker_spans
+from gradwire.pictures import timeline
+from gradwire.pictures.plot import DASHED
 
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {

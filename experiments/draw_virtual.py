@@ -11,7 +11,7 @@ from experiments import drawing, virtual_cases
 from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
 from experiments.simulated import ACCURACY, BITS, VIRTUAL, Rows, score_of
 from experiments.virtual_cases import EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
-from records.plot import notes_on_covered
+from gradwire.pictures.plot import notes_on_covered
 
 COLOURS = {
     "ring": "#d55e00", "server": "#0072b2", "bound 1": "#009e73", "bound 8": "#cc79a7", "asynchronous": "#e69f00",

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from records.plot import DASHED
+from gradwire.pictures.plot import DASHED
 
 NAMES = {
     "single": "one process", "param_server": "parameter server", "param_server_builtin": "DataParallel (built-in)",

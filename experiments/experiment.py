@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from records.atomic import AnyPath, write_together
-from records.errors import RunFailed, UsageError, one_line
+from gradwire.core.records.atomic import AnyPath, write_together
+from gradwire.core.records.errors import RunFailed, UsageError, one_line
 
 
 def attempt(make: Callable[[], Any]) -> Any:

@@ -9,10 +9,10 @@ from itertools import product
 import pandas as pd
 import torch
 
-from records.atomic import AnyPath, write_atomically
-from training import launch
-from transports.base import Transport
-from transports.inbox import ANY
+from gradwire.core.records.atomic import AnyPath, write_atomically
+from gradwire.core.training import launch
+from gradwire.core.transports.base import Transport
+from gradwire.core.transports.inbox import ANY
 
 SERVER = 0
 UPDATES = 100  # of each client

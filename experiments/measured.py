@@ -16,9 +16,9 @@ from experiments.real import TIMELINE, Measured, Runs
 from experiments.simulated import Rows, so_far
 from experiments.text_cases import SELDOM, TEXT, LanguageModel, LowCommunication
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
-from records.errors import UsageError
-from records.machine import machine
-from records.tables import finished_epochs, phase_times, totals, workers
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.machine import machine
+from gradwire.core.records.tables import finished_epochs, phase_times, totals, workers
 from strategies import Strategy
 
 ROOT = Path(__file__).resolve().parent.parent

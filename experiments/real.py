@@ -15,16 +15,16 @@ from typing import Any
 import pandas as pd
 
 from experiments.experiment import Experiment, Store, attempt, diverged
-from param_server_builtin import BuiltinParamServer
-from records import files
-from records.atomic import write_atomically
-from records.errors import RunFailed
-from records.machine import git_commit, machine
-from records.staleness import histogram
-from records.tables import COLUMNS, finished_epochs
-from ring_all_reduce_builtin import BuiltinRingAllReduce
+from gradwire.baselines.param_server_builtin import BuiltinParamServer
+from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
+from gradwire.core.records import files
+from gradwire.core.records.atomic import write_atomically
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.machine import git_commit, machine
+from gradwire.core.records.tables import COLUMNS, finished_epochs
+from gradwire.core.training import Options, names, run
+from gradwire.pictures.staleness import histogram
 from strategies import Strategy
-from training import Options, names, run
 
 BUILTIN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BuiltinParamServer, BuiltinRingAllReduce)}
 TUNING, TIMELINE = "tuning", "timeline"  # names of runs that find a learning rate, and whose events are drawn, so begin

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from records.interrupts import end_while_loading
+from gradwire.core.records.interrupts import end_while_loading
 
 FINISHED = "what was finished is written"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
@@ -37,10 +37,10 @@ from experiments.draw_measured import overview, scaling, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED
+from gradwire.core.records.atomic import write_atomically
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.training.command_line import guarded, parse
 from media import draw_ring
-from records.atomic import write_atomically
-from records.errors import RunFailed, UsageError
-from training.command_line import guarded, parse
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))
 TABLES = {ROOT / "README.md": cases.TELLING, ROOT / "experiments" / "README.md": cases.TABLE}

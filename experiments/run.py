@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from records.interrupts import end_while_loading
+from gradwire.core.records.interrupts import end_while_loading
 
 FINISHED = "finished runs are kept, and the same command continues from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
@@ -38,15 +38,15 @@ from experiments.measured import hardware, of_size
 from experiments.real import Runs
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
-from records.atomic import check_writable_by
-from records.errors import RunFailed, UsageError
-from records.machine import machine
-from records.tables import aligned
-from training import Options
-from training.checks import resolve
-from training.command_line import guarded, parse
-from workloads import datasets
-from workloads.options import DataOptions
+from gradwire.core.records.atomic import check_writable_by
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.machine import machine
+from gradwire.core.records.tables import aligned
+from gradwire.core.training import Options
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.command_line import guarded, parse
+from gradwire.core.workloads import datasets
+from gradwire.core.workloads.options import DataOptions
 
 WORK = ".work"  # where runs write their own files, until they are collected
 

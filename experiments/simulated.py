@@ -14,18 +14,18 @@ from typing import Any
 
 import pandas as pd
 
-import simulate
 from experiments.experiment import Experiment, Store, attempt, diverged
-from records.atomic import AnyPath
-from records.errors import RunFailed, UsageError
-from records.events import METERS
-from records.machine import git_commit, machine, usable_cores
-from records.tables import SERVER, scores
-from records.tables import workers as trained
+from gradwire.core.records.atomic import AnyPath
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.events import METERS
+from gradwire.core.records.machine import git_commit, machine, usable_cores
+from gradwire.core.records.tables import SERVER, scores
+from gradwire.core.records.tables import workers as trained
+from gradwire.core.training import Options, run
+from gradwire.virtual_time import simulate
+from gradwire.virtual_time.cluster import ClusterOptions, Compute
+from gradwire.virtual_time.launcher import VirtualTime
 from strategies import Strategy
-from training import Options, run
-from virtual_time.cluster import ClusterOptions, Compute
-from virtual_time.launcher import VirtualTime
 
 VIRTUAL, REAL = "virtual", "real"
 GRID = "grid"  # the question of the runs that find a learning rate

@@ -14,9 +14,9 @@ from experiments.measured import Results, pick, ratio_to, seconds_to
 from experiments.simulated import ACCURACY, BITS, CASE, REAL, Rows, by_score, score_of
 from experiments.text_cases import BATCH_OF_TWO, SPEED, at, networks_of
 from experiments.virtual_cases import GBIT, TUNED_AT, Compression
-from records.events import PHASES
-from records.tables import SERVER
-from workloads.text import CONTEXT
+from gradwire.core.records.events import PHASES
+from gradwire.core.records.tables import SERVER
+from gradwire.language.text import CONTEXT
 
 Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]

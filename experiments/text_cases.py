@@ -9,15 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from compression.topk import TopK
 from experiments import virtual_cases as family
 from experiments.real import strategy_class
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rows, Simulated
 from experiments.virtual_cases import ALIKE, BANDWIDTHS, ONE_PROCESS, SEEDS, names_of
+from gradwire.compression.topk import TopK
+from gradwire.core.training import Options
+from gradwire.core.training.names import make_strategy as make
+from gradwire.virtual_time.cluster import ClusterOptions
 from strategies import Strategy
-from training import Options
-from training.names import make_strategy as make
-from virtual_time.cluster import ClusterOptions
 
 TEXT, SPEED, WORKERS, FULL_SPEED = "language_model", "speed", 8, BANDWIDTHS[0]
 STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid

@@ -12,15 +12,15 @@ from typing import Any
 
 import pandas as pd
 
-import simulate
-from compression import CODECS, Codec
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Simulated
-from records.tables import SERVER
+from gradwire.compression import CODECS, Codec
+from gradwire.core.records.tables import SERVER
+from gradwire.core.training import Options
+from gradwire.core.training.names import make_strategy as make
+from gradwire.virtual_time import simulate
+from gradwire.virtual_time.calibration import time_phases
+from gradwire.virtual_time.cluster import ClusterOptions
 from strategies import Strategy
-from training import Options
-from training.names import make_strategy as make
-from virtual_time.calibration import time_phases
-from virtual_time.cluster import ClusterOptions
 
 SEEDS, TUNING_SEED = (1, 2, 3), 0
 FEW, MANY = 16, 64  # workers

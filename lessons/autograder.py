@@ -7,7 +7,7 @@ https://gradescope-autograders.readthedocs.io/en/latest/specs/.
 import sys
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading
+    from gradwire.core.records.interrupts import end_while_loading
 
     end_while_loading("nothing was written")  # what follows takes seconds to load
 
@@ -19,9 +19,9 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from gradwire.core.training.command_line import guarded, parse
 from lessons.check import find_lab
 from lessons.release import copy_course, write_folder
-from training.command_line import guarded, parse
 
 SETUP = """#!/usr/bin/env bash
 set -e

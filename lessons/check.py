@@ -18,12 +18,12 @@ if __name__ == "__main__":
         print(hole)
         sys.exit(1)
 
-    from records.interrupts import end_while_loading, interrupts_wait
+    from gradwire.core.records.interrupts import end_while_loading, interrupts_wait
 
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
-    from launchers import preload, warm_up
-    from launchers.sockets import remove_folder
-    from records.errors import RunFailed, UsageError
+    from gradwire.core.launchers import preload, warm_up
+    from gradwire.core.launchers.sockets import remove_folder
+    from gradwire.core.records.errors import RunFailed, UsageError
 
     end_while_loading("nothing was written", remove_folder)
     if len(sys.argv) > 2 and os.path.isfile(sys.argv[2]):
@@ -41,6 +41,9 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
+from gradwire.core.records.atomic import check_output, write_together
+from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_line
+from gradwire.core.training.command_line import guarded, parse
 from lessons.judge import REFERENCES, Game
 from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS
@@ -48,9 +51,6 @@ from lessons.processes import play_apart, play_on_processes
 from lessons.report import Report, judged_right, picture_bytes
 from lessons.source import Source
 from lessons.submissions import find_file
-from records.atomic import check_output, write_together
-from records.errors import RunFailed, UsageError, nearest, one_line
-from training.command_line import guarded, parse
 
 SOLUTIONS = Path(__file__).parent / "solutions"
 KINDS = (".png", ".svg", ".pdf")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from compression.base import pack, unpack  # noqa: F401 - for exchange
+from gradwire.compression.base import pack, unpack  # noqa: F401 - for exchange
+from gradwire.core.transports.base import Transport
 from strategies import Cost, Strategy, Traffic
-from transports.base import Transport
 
 
 def compress(g: torch.Tensor, residual: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
-from launchers.environment import die_with_parent
-from records.interrupts import INTERRUPTS, interrupts_wait
+from gradwire.core.launchers.environment import die_with_parent
+from gradwire.core.records.interrupts import INTERRUPTS, interrupts_wait
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from gradwire.core.transports.base import Transport
+from gradwire.core.workloads.datasets import load
+from gradwire.core.workloads.options import DataOptions
 from lessons.judge import launch
 from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED
-from transports.base import Transport
-from workloads.datasets import load
-from workloads.options import DataOptions
 
 LR = 0.1
 EPOCHS = 5

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from gradwire.core.strategy.traits import END
+from gradwire.core.transports.base import ANY, Transport  # noqa: F401 - ANY is for your `collect`
 from strategies import BackupWorkers
-from strategies.common.traits import END
-from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `collect`
 
 Update = Callable[[torch.Tensor], None]
 

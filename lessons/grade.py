@@ -9,7 +9,7 @@ what has changed or exceeded a limit. Who uses solutions or strategies is flagge
 import sys
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading
+    from gradwire.core.records.interrupts import end_while_loading
 
     end_while_loading("nothing was graded")  # what follows takes seconds to load
 
@@ -30,15 +30,15 @@ import torch
 from tqdm import tqdm
 from tyro.conf import Positional
 
+from gradwire.core.records.atomic import check_output, check_writable, write_atomically, write_together
+from gradwire.core.records.errors import RunFailed, UsageError, between, one_line
+from gradwire.core.training.command_line import guarded, parse
 from lessons.check import check_file, find_lab
 from lessons.contained import Contained, adopt_orphans, end_below
 from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 from lessons.report import Report
 from lessons.submissions import find_file, find_flags, key_of
-from records.atomic import check_output, check_writable, write_atomically, write_together
-from records.errors import RunFailed, UsageError, between, one_line
-from training.command_line import guarded, parse
 
 _TICK_S = 0.1
 _STYLE = """body{font-family:sans-serif} td,th{padding:.2em .6em;text-align:left;vertical-align:top}

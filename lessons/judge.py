@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from greenlet import GreenletExit
 
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
+from gradwire.core.transports.messages import Delivered, as_vector
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.ranks import Deadlock
+from gradwire.virtual_time.transport import Simulated
 from lessons.lab import BANDWIDTH, LATENCY, SPOILED, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
-from records.errors import RunFailed
-from transports.base import ANY, Message, PeerLost, Transport, Work
-from transports.messages import Delivered, as_vector
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
-from virtual_time.ranks import Deadlock
-from virtual_time.transport import Simulated
 
 REFERENCES = Path(__file__).parent / "references"  # by a release: the solutions' runs, in place of the solutions
 RANK: ContextVar[int] = ContextVar("rank", default=0)  # whose code runs

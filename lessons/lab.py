@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 
-from every_order.report import Report
+from gradwire.every_order.report import Report
 
 BANDWIDTH, LATENCY = 125e6, 50e-6  # of every card: 1 Gbit/s in bytes a second, and seconds
 Vectors: TypeAlias = dict[str, torch.Tensor]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from lessons import ring
 from strategies import Cost, Traffic
-from transports.base import Transport
 
 
 def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> float:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from lessons import ring
 from strategies import Cost, RecursiveDoubling
-from transports.base import Transport
 
 
 def recursive_doubling(transport: Transport, vector: torch.Tensor) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from lessons import param_server
 from lessons.labs.lost_updates import serve
 from strategies import Cost, Traffic, Traits
 from strategies.collectives import broadcast
-from transports.base import Transport
 
 SERVER = 0
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import torch
 
+from gradwire.core.transports.base import Transport
+from gradwire.sharding import blocks
 from strategies import FullySharded
-from strategies.common import blocks
-from transports.base import Transport
 
 
 @dataclass(eq=False)

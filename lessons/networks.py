@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 import torch
 
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import Racks
 from lessons.lab import BANDWIDTH, LATENCY
 from lessons.report import Report
-from transports.base import Transport
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import Racks
 
 AllReduce = Callable[[Transport, torch.Tensor], object]
 

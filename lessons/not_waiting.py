@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import ANY, Transport  # noqa: F401 - ANY is for your `serve`
 from lessons import param_server
 from strategies import Traits
 from strategies.collectives import broadcast
-from transports.base import ANY, Transport  # noqa: F401 - ANY is for your `serve`
 
 SERVER = 0
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from lessons import ring
 from strategies.collectives import ring_all_reduce  # noqa: F401 - for your `average`
-from transports.base import Transport
 
 Plan = Sequence[Sequence[Sequence[int]]]  # by step, then by rank: the samples
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import ANY, Transport
 from lessons import not_waiting
 from lessons.labs.orders import decisions, noting
 from strategies import Cost, Traffic
-from transports.base import ANY, Transport
 
 SERVER = 0
 

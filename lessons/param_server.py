@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from strategies import Cost, Strategy, Traffic, Traits
-from transports.base import Transport
 
 SERVER = 0
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from launchers import launch, preload
+from gradwire.core.launchers import launch, preload
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import PeerLost, Transport
 from lessons.judge import RANK, Game, draw
 from lessons.lab import Fault, Lab, Run, counted, first, is_spoiled
 from lessons.labs import LABS
 from lessons.source import Source
-from records.errors import RunFailed
-from transports.base import PeerLost, Transport
 
 _COMPUTING_S = 8.0  # of a processor, for one process in all cases: a right solution needs some tenths
 _LONGEST_S = 30.0  # for one that sleeps, or waits for what never comes

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import torch
 
+from gradwire.core.records.errors import RunFailed
 from lessons.lab import counted
 from lessons.not_waiting import Mine
 from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED, accuracy_of, train_digits
-from records.errors import RunFailed
 
 EPOCHS, BATCH = 3, 8
 WORKERS = (1, 4, 16)

@@ -8,7 +8,7 @@ the solutions are and draws inputs anew, flags who uses them.
 import sys
 
 if __name__ == "__main__":
-    from records.interrupts import end_while_loading
+    from gradwire.core.records.interrupts import end_while_loading
 
     end_while_loading("nothing was written")  # what follows takes seconds to load
 
@@ -23,12 +23,12 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training.command_line import guarded, parse
 from lessons.check import run_solution
 from lessons.judge import REFERENCES, draw
 from lessons.lab import Lab, Run
 from lessons.labs import LABS
-from records.errors import UsageError
-from training.command_line import guarded, parse
 
 PROJECT = Path(__file__).resolve().parent.parent
 _MOST = 64  # elements of a result that costs may be made of

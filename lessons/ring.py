@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport, Work
 from strategies import Cost, RingAllReduce, Strategy
-from transports.base import Transport, Work
 
 
 def all_reduce(transport: Transport, vector: torch.Tensor) -> None:

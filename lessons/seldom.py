@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
 from strategies import StreamingDiLoCo
 from strategies.collectives import Rounds
 from strategies.local_models import fragments

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import Transport
 from strategies import ShardedRing
-from transports.base import Transport
 
 Update = Callable[[torch.Tensor, torch.Tensor], None]
 

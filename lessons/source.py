@@ -12,8 +12,8 @@ from typing import Any
 
 import cloudpickle
 
+from gradwire.core.records.errors import one_line
 from lessons.lab import Fault
-from records.errors import one_line
 
 _LONGEST = 1000  # characters of a student's text
 

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from gradwire.core.transports.base import Transport
 from lessons.judge import launch
 from lessons.labs.lost_updates import LONGEST_S, SERVER, serve
-from transports.base import Transport
 
 UPDATES = 25  # of each client
 

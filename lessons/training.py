@@ -12,14 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-import simulate
+from gradwire.core.records import tables
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.training import Options, run
+from gradwire.core.training.names import make_strategy
+from gradwire.virtual_time import simulate
+from gradwire.virtual_time.cluster import ClusterOptions
 from lessons.report import Report
-from records import tables
-from records.errors import RunFailed
 from strategies import Strategy
-from training import Options, run
-from training.names import make_strategy
-from virtual_time.cluster import ClusterOptions
 
 EPOCHS = 5
 NOT_TRAINED = "not trained: first have the check say that it is right"

@@ -20,12 +20,12 @@ from matplotlib.ticker import NullLocator, StrMethodFormatter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from compression import Codec, NoCodec, TopK
-from records.atomic import write_atomically
+from gradwire.compression import Codec, NoCodec, TopK
+from gradwire.core.records.atomic import write_atomically
+from gradwire.core.training.options import Options
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
 from strategies import DGS, AsyncParamServer, Strategy
-from training.options import Options
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run
 
 COMPUTE, JITTER, LATENCY, MODEL, DENSITY = "0.4s", 0.02, "50us", "resnet18", 0.01
 WORKERS, BANDWIDTHS, STEPS = (1, 2, 4, 8, 16, 32), ("1gbit", "10gbit"), 200

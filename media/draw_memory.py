@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from records.atomic import write_atomically
-from records.memory_use import COLOURS, PARAMETERS, SUFFIX, draw, load_changes
+from gradwire.core.records.atomic import write_atomically
+from gradwire.core.training import Options, run
+from gradwire.diagnosis.memory_use import COLOURS, PARAMETERS, SUFFIX, draw, load_changes
 from strategies import FullySharded, RingAllReduce, ShardedGradients, ShardedRing, Strategy
-from training import Options, run
 
 PANELS: dict[str, Strategy] = {
     "ring_all_reduce": RingAllReduce(),

@@ -8,11 +8,11 @@ import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from every_order.invariants import ask, chosen
-from every_order.problem import LoadsAndStores
-from every_order.runs import LR, Case, run_once
-from every_order.scheduler import ACCESS
-from every_order.search import Orders
+from gradwire.every_order.invariants import ask, chosen
+from gradwire.every_order.problem import LoadsAndStores
+from gradwire.every_order.runs import LR, Case, run_once
+from gradwire.every_order.scheduler import ACCESS
+from gradwire.every_order.search import Orders
 from strategies import Hogwild
 
 COLOURS = ("#3b6ea5", "#d08c2e")

@@ -17,14 +17,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import simulate
-from every_order.problem import LoadsAndStores
-from every_order.report import examine
-from every_order.runs import LR, Case
-from every_order.saved import save
-from records.atomic import write_atomically
-from records.finished import Recorded, load
-from records.page import make_page, pack
+from gradwire.core.records.atomic import write_atomically
+from gradwire.every_order.problem import LoadsAndStores
+from gradwire.every_order.report import examine
+from gradwire.every_order.runs import LR, Case
+from gradwire.every_order.saved import save
+from gradwire.pictures.finished import Recorded, load
+from gradwire.pictures.page import make_page, pack
+from gradwire.virtual_time import simulate
 from strategies import Hogwild
 
 PAGES = ROOT / "media" / "pages"

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
-from records.atomic import AnyPath, write_atomically
-from records.errors import UsageError, one_line
-from records.recorder import Recorder
+from gradwire.core.records.atomic import AnyPath, write_atomically
+from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.training import launch
+from gradwire.core.transports.base import Transport
 from strategies.collectives import ring_all_reduce
-from training import launch
-from transports.base import Transport
 
 N = 4  # ranks, and chunks of one element each
 VALUES = [f"v{chunk}" for chunk in range(N)]

@@ -14,8 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from gradwire.core.strategy.forms import closed_form
 from strategies import ParamServer, RingAllReduce, Strategy
-from strategies.common.forms import closed_form
 
 HERE = Path(__file__).parent
 SERVER, WORKER = "#c25b4e", "#3b6ea5"

@@ -1,6 +1,11 @@
 """The algorithms, by the name of their module. A new one is one new file here, and its name in this table."""
 
-from records.errors import UsageError, between, one_of
+from gradwire.core.records.errors import UsageError, between, one_of
+from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.traits import Cost, Traffic, Traits
+from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
 from strategies.all_reduce.all_gather import AllGather
 from strategies.all_reduce.all_reduce import FastestAllReduce
 from strategies.all_reduce.demo import DeMo
@@ -22,11 +27,6 @@ from strategies.asynchronous_server.dgs import DGS
 from strategies.asynchronous_server.downpour import Downpour
 from strategies.asynchronous_server.easgd import ElasticAveraging
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
-from strategies.common.base import RunSize, Strategy
-from strategies.common.factories import ByTensor, OptimizerFactory, by_name
-from strategies.common.replica import Replica
-from strategies.common.traits import Cost, Traffic, Traits
-from strategies.common.worker_optimizer import WorkerOptimizer
 from strategies.local_models.ad_psgd import ADPSGD
 from strategies.local_models.des_loc import DESLOC
 from strategies.local_models.gossip import Gossip
@@ -87,15 +87,50 @@ INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "
 STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for group in GROUPS.values() for strategy in group}
 
 __all__ = [
+    "ADPSGD",
+    "DESLOC",
+    "DGS",
     "GROUPS",
     "INSTEAD",
     "STRATEGIES",
+    "AllGather",
+    "AsyncParamServer",
+    "BackupWorkers",
     "ByTensor",
     "Cost",
+    "DeMo",
+    "DecoupledDiLoCo",
+    "DoubleTree",
+    "Downpour",
+    "ElasticAveraging",
+    "FastestAllReduce",
+    "FullySharded",
+    "Gossip",
+    "HalvingDoubling",
+    "HierarchicalRing",
+    "Hogwild",
+    "HogwildPP",
+    "InconsistentReads",
+    "LocalSGD",
+    "NaiveAllReduce",
+    "NoCommunication",
+    "NoLoCo",
     "OptimizerFactory",
+    "OverlappedRing",
+    "ParamServer",
+    "RecursiveDoubling",
     "Replica",
+    "RingAllReduce",
     "RunSize",
+    "ShardedGradients",
+    "ShardedParamServer",
+    "ShardedRing",
+    "Single",
+    "Sparta",
     "Strategy",
+    "StreamingDiLoCo",
+    "Swing",
+    "Synthesised",
     "Traffic",
     "Traits",
     "UsageError",

@@ -16,8 +16,9 @@ from typing import cast
 
 import torch
 
-from transports.among import among
-from transports.base import Message, Transport, Work
+from gradwire.core.strategy.broadcast import broadcast as broadcast
+from gradwire.core.transports.among import among
+from gradwire.core.transports.base import Message, Transport, Work
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""
@@ -228,15 +229,3 @@ def average(vector: torch.Tensor, transport: Transport) -> None:
     if vector.numel():
         ring_all_reduce(vector, transport)
         vector.div_(transport.world_size)
-
-
-def broadcast(
-    vector: torch.Tensor, transport: Transport, tag: str, root: int = 0, ranks: Sequence[int] | None = None
-) -> None:
-    """Copy `vector` [P] of `root` to every one of `ranks`, by default all. Raises PeerLost, WaitTimeout."""
-    if transport.rank == root:
-        peers = [peer for peer in transport.peers if ranks is None or peer in ranks]
-        for work in [transport.isend(vector, peer, tag) for peer in peers]:
-            work.wait()
-    else:
-        transport.recv(root, tag).copy_to(vector)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from records.errors import between
-from strategies.common.base import Strategy
-from strategies.common.traits import NOTHING, Cost, Traits
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.traits import NOTHING, Cost, Traits
 
 
 @dataclass(kw_only=True)

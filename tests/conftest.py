@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from launchers.fork_server import preload, warm_up
+from gradwire.core.launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
 from tests.pools import NEEDS_MPI, Pool
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
     Pool.end_all()
-    if engines := sys.modules.get("tests.launchers.engines"):
+    if engines := sys.modules.get("tests.core.launchers.engines"):
         engines.end_dask()
 
 

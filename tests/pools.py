@@ -26,11 +26,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from launchers.by_value import ByValue
-from launchers.fork_server import start_context
+from gradwire.core.launchers.by_value import ByValue
+from gradwire.core.launchers.fork_server import start_context
+from gradwire.core.transports.pipes import Endpoint
+from gradwire.networks.link import Link
 from tests.engines import LIMIT, Engine
-from transports.link import Link
-from transports.pipes import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # for mpirun, in a container
@@ -53,7 +53,7 @@ def mpirun(n: int, *command: str) -> list[str]:
 
 
 class MpiRanks(Engine):
-    """Ranks on `transports.mpi`. When one of them dies, mpirun ends all."""
+    """Ranks on `gradwire.clusters.mpi`. When one of them dies, mpirun ends all."""
 
     def __init__(self, link: Link | None = None) -> None:
         self._link = link
@@ -232,9 +232,9 @@ def _on_mpi(check: Callable[..., Any], world_size: int, args: tuple[Any, ...], r
     import torch
     from mpi4py import MPI
 
-    from records.recorder import Recorder
-    from transports.messages import Setup
-    from transports.mpi import Mpi
+    from gradwire.clusters.mpi import Mpi
+    from gradwire.core.records.recorder import Recorder
+    from gradwire.core.transports.messages import Setup
 
     world = MPI.COMM_WORLD
     # Never freed: a rank may close before a peer, whose last words must not turn up in the next communicator.

@@ -7,9 +7,9 @@ import hypothesis.strategies
 import pytest
 import torch._dynamo
 
-import training.preload
+from gradwire.core.training import preload
 
-__all__ = ["hypothesis", "pytest", "torch", "training"]
+__all__ = ["hypothesis", "preload", "pytest", "torch"]
 
 gc.freeze()
 atexit.register(gc.unfreeze)  # else triton tells at the server's end of what it finds alive

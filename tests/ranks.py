@@ -14,21 +14,21 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launchers import launch, ranks
-from launchers.fork_server import start_context
-from records.errors import RunFailed
-from records.recorder import Recorder
+from gradwire.clusters.process_group import ProcessGroup
+from gradwire.core.launchers import launch, ranks
+from gradwire.core.launchers.fork_server import start_context
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.transports.base import Message, Transport
+from gradwire.core.transports.messages import Setup
+from gradwire.core.transports.pipes import Endpoint, wire
+from gradwire.core.transports.shared_memory import SharedMemory
+from gradwire.core.transports.timing import now
+from gradwire.networks.link import Link
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from tests.engines import LIMIT, SURVIVED, TOLD, Engine, import_engine
 from tests.pools import MpiRanks, Pool, rank_here
-from transports.base import Message, Transport
-from transports.link import Link
-from transports.messages import Setup
-from transports.pipes import Endpoint, wire
-from transports.process_group import ProcessGroup
-from transports.shared_memory import SharedMemory
-from transports.timing import now
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 PROCESSES = ("shared_memory", "process_group")
 HELD_BACK = ("shared_memory, held back", "process_group, held back", "mpi, held back")

@@ -9,15 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fully_sharded_builtin import BuiltinFullySharded
-from param_server_builtin import BuiltinParamServer
-from records.errors import UsageError
-from records.interrupts import INTERRUPTS
-from ring_all_reduce_builtin import BuiltinRingAllReduce
+from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
+from gradwire.baselines.param_server_builtin import BuiltinParamServer
+from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.interrupts import INTERRUPTS
+from gradwire.core.training import Options, command_line, run
+from gradwire.core.training.names import make_strategy
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT
-from training import Options, command_line, run
-from training.names import make_strategy
 
 ROOT = Path(__file__).parent.parent
 N_TRAIN = 190  # samples of `moons`

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training.names import strategy_class
 from strategies import Strategy
-from training.names import strategy_class
 
 _STRATEGIES = Path(__file__).parent / "strategies"
 

@@ -65,9 +65,9 @@ def test_runs_are_made_and_shown_in_another_folder(python: Path, tmp_path: Path)
     assert "ring_all_reduce" in call(*train[:3], "--list", cwd=tmp_path)
     call(*train, "ring_all_reduce", "--run_name", "ring", "--checkpoint_every", "9", "--evaluator", cwd=tmp_path)
     call(*train, "param_server", "--run_name", "server", cwd=tmp_path)
-    table = call(python, "-m", "records.compare", "results/ring.json", "results/server.json", cwd=tmp_path)
+    table = call(python, "-m", "gradwire.pictures.compare", "results/ring.json", "results/server.json", cwd=tmp_path)
     assert "ring_all_reduce" in table
     assert "param_server" in table
-    call(python, "-m", "records.page", "results/ring", cwd=tmp_path)
+    call(python, "-m", "gradwire.pictures.page", "results/ring", cwd=tmp_path)
     (page,) = (tmp_path / "results").glob("*.html")
     assert "reduce_scatter\\u003c" in page.read_text(encoding="utf-8")

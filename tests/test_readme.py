@@ -17,16 +17,16 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
-import simulate
 from benchmarks import report
-from records.known import read_options
+from gradwire.core.records.known import read_options
+from gradwire.core.training import command_line
+from gradwire.torch_scripts.command import ClusterScript, is_script
+from gradwire.virtual_time import simulate
 from strategies import GROUPS, collectives
+from tests.images.pictures import HAS_DALI
 from tests.pools import AS_ROOT
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
-from tests.workloads.pictures import HAS_DALI
-from torch_scripts.command import ClusterScript, is_script
-from training import command_line
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -177,7 +177,7 @@ def test_the_example_of_ones_own_strategy_trains_by_its_name(tmp_path: Path, mon
 @pytest.mark.end_to_end
 def test_the_script_with_the_hook_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.ddp_with_codec"], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "tests.compression.ddp_with_codec"], cwd=ROOT, capture_output=True, text=True,
         timeout=LIMIT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from records.page import TYPES
+from gradwire.pictures.page import TYPES
+from tests.pictures.test_page import facts, unpacked
 from tests.ranks import LIMIT
-from tests.records.test_page import facts, unpacked
 from tests.runs import ROOT
 from tests.test_readme import EVERY, PROJECT
 

@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 ROOMS = tuple(MAY_IMPORT)
 NO_ROOMS = ("tests", "benchmarks", "experiments", "lessons")
-SIDEWAYS = {("checkpoints/evaluator.py", "launchers")}  # what a rank's environment is, torchrun's room knows
+SIDEWAYS = {("gradwire/checkpoints/evaluator.py", "launchers")}  # what a rank's environment is, torchrun's room knows
 CLOCKS = ("time", "timeit", "sched", "asyncio")
 SOURCES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).glob("**/*.py"))
 EVERY = [*SOURCES, *(f"{script}.py" for script in SCRIPTS)]
@@ -69,8 +69,8 @@ def test_the_time_is_the_transports() -> None:
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
-    ("strategies/common/kept.py", "set_random_state"),  # a checkpoint brings the random state of its rank
-    ("training/passes.py", "choose_threads"),  # known only once there is a model
+    ("gradwire/core/strategy/kept.py", "set_random_state"),  # a checkpoint brings the random state of its rank
+    ("gradwire/core/training/passes.py", "choose_threads"),  # known only once there is a model
     ("evaluate.py", "main"),
 }
 
@@ -95,8 +95,8 @@ def global_settings(source: str) -> Iterator[str]:
 
 
 def test_what_is_global_in_a_process_is_set_by_its_launcher_alone() -> None:
-    assert list(global_settings("launchers/devices.py")), "here it is set"
-    others = [source for source in EVERY if source != "launchers/devices.py"]
+    assert list(global_settings("gradwire/core/launchers/devices.py")), "here it is set"
+    others = [source for source in EVERY if source != "gradwire/core/launchers/devices.py"]
     assert [call for source in others for call in global_settings(source)] == []
 
 
@@ -106,22 +106,22 @@ NAMES = set(STRATEGIES) - {"none", "single"}  # words of English, which may stan
 OPTIONS = {option.name for kind in STRATEGIES.values() for option in dataclasses.fields(kind)} - set(vars(Strategy))
 OPTIONS -= {"wait"}  # a method of a Work too
 KNOWN = {
-    ("training/options.py", "ring_all_reduce"),  # the default strategy
-    ("training/options.py", "RingAllReduce"),
-    ("training/ddp_hook.py", "all_gather"),  # torch's
+    ("gradwire/core/training/options.py", "ring_all_reduce"),  # the default strategy
+    ("gradwire/core/training/options.py", "RingAllReduce"),
+    ("gradwire/compression/ddp_hook.py", "all_gather"),  # torch's
     *((f"torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "command")),
-    ("training/ddp_hook.py", "all_reduce"),
-    ("torch_scripts/process_group.py", "all_gather"),
-    ("torch_scripts/collectives.py", "all_gather"),
-    ("workloads/generate.py", "top_k"),  # of which a next token is drawn
-    ("virtual_time/network.py", "delay"),
-    ("virtual_time/sharing.py", "delay"),
-    ("torch_scripts/virtual.py", "delay"),
-    ("records/memory.py", "strided"),  # torch's
-    ("virtual_time/network.py", "rack"),  # a network's own
-    ("virtual_time/cluster.py", "rack"),
-    ("training/checks.py", "workers_like"),  # a cure that only `single` has
-    ("training/report.py", "workers_like"),  # the run to compare with
+    ("gradwire/compression/ddp_hook.py", "all_reduce"),
+    ("gradwire/torch_scripts/process_group.py", "all_gather"),
+    ("gradwire/torch_scripts/collectives.py", "all_gather"),
+    ("gradwire/language/generate.py", "top_k"),  # of which a next token is drawn
+    ("gradwire/virtual_time/network.py", "delay"),
+    ("gradwire/virtual_time/sharing.py", "delay"),
+    ("gradwire/torch_scripts/virtual.py", "delay"),
+    ("gradwire/diagnosis/memory.py", "strided"),  # torch's
+    ("gradwire/virtual_time/network.py", "rack"),  # a network's own
+    ("gradwire/virtual_time/cluster.py", "rack"),
+    ("gradwire/core/training/checks.py", "workers_like"),  # a cure that only `single` has
+    ("gradwire/core/training/report.py", "workers_like"),  # the run to compare with
 }
 
 

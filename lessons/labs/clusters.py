@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from gradwire.core.strategy import forms
+from gradwire.core.training import Options
+from gradwire.networks.card import FAIR
+from gradwire.networks.units import PAYLOAD
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
 from strategies import ParamServer, RingAllReduce, ShardedParamServer, Strategy
-from strategies.common import forms
-from training import Options
-from transports.card import FAIR
-from transports.units import PAYLOAD
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run
 
 SERVER, SERVERS, RING = "server", "4 servers", "ring"
 CHOICES: dict[str, Strategy] = {SERVER: ParamServer(), SERVERS: ShardedParamServer(servers=4), RING: RingAllReduce()}

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from every_order.report import Report
-from explore import explore
+from gradwire.core.transports.base import ANY
+from gradwire.every_order.explore import explore
+from gradwire.every_order.report import Report
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, first, is_close, normal
 from lessons.sums import coefficients, describe
-from transports.base import ANY
 
 SERVER = 0
 STEP, PUSH, FETCH = range(3)  # what a client does

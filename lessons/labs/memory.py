@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from gradwire.core.records.recorder import Recorder
+from gradwire.diagnosis.memory import Memory as Ledger
+from gradwire.diagnosis.memory_use import GATHERED, GRADIENTS, OTHER
 from lessons.lab import Case, Descent, Fault, Figure, Run, Vectors, check_like, is_close, kind_of
 from lessons.labs.param_server import LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.memory import Block
 from lessons.sums import are_all, coefficients, describe
-from records.memory import Memory as Ledger
-from records.memory_use import GATHERED, GRADIENTS, OTHER
-from records.recorder import Recorder
 
 GATHER, FREE, REDUCE = "gather", "free", "reduce_scatter"
 FIELDS = {GATHERED: "parameters", GRADIENTS: "gradients"}  # of a block, by the kind of their memory

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from every_order.report import Report
-from explore import explore
+from gradwire.every_order.explore import explore
+from gradwire.every_order.report import Report
 from lessons import not_waiting
 from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
 from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve

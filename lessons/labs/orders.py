@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from every_order.invariants import Holds
-from every_order.report import Report
-from explore import explore
+from gradwire.every_order.explore import explore
+from gradwire.every_order.invariants import Holds
+from gradwire.every_order.report import Report
 from lessons.lab import Case, Descent, Fault, Run, Vectors, first, is_close, kind_of
 from lessons.labs.not_waiting import LR, SERVER, NotWaiting, Task
 

@@ -1,9 +1,9 @@
-"""Lab 7, solved: `compression/topk.py` for a whole gradient, and codes that go to everyone."""
+"""Lab 7, solved: `gradwire/compression/topk.py` for a whole gradient, and codes that go to everyone."""
 
 import torch
 
-from compression.base import pack, unpack
-from transports.base import Transport
+from gradwire.compression.base import pack, unpack
+from gradwire.core.transports.base import Transport
 
 
 def compress(g: torch.Tensor, residual: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

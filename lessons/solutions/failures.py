@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from gradwire.core.transports.base import ANY, Transport
 from lessons.failures import Training, Update
-from transports.base import ANY, Transport
 
 
 def save(training: Training) -> dict[str, Any]:

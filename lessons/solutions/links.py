@@ -2,7 +2,7 @@
 
 import torch
 
-from transports.base import Transport
+from gradwire.core.transports.base import Transport
 
 
 def seconds_of_server(N: int, nbytes: int, bandwidth: float, latency: float) -> float:

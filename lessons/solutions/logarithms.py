@@ -2,7 +2,7 @@
 
 import torch
 
-from transports.base import Transport
+from gradwire.core.transports.base import Transport
 
 
 def recursive_doubling(transport: Transport, vector: torch.Tensor) -> None:

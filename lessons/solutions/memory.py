@@ -1,7 +1,7 @@
 """Lab 9, solved: what `strategies/all_reduce/fully_sharded.py` does to a block, without weights."""
 
+from gradwire.core.transports.base import Transport
 from lessons.memory import Block
-from transports.base import Transport
 
 
 def gather(transport: Transport, block: Block) -> None:

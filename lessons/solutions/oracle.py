@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from strategies.collectives import ring_all_reduce
-from transports.base import Transport
 
 Plan = Sequence[Sequence[Sequence[int]]]
 

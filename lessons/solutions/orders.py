@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from transports.base import ANY, Transport
+from gradwire.core.transports.base import ANY, Transport
 
 
 def holds(happened: list[tuple[str, int]], s: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from transports.base import Transport
+from gradwire.core.transports.base import Transport
 
 SERVER = 0
 

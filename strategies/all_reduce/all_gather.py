@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from compression import GATHERED
+from gradwire.compression import GATHERED
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import gather_and_add
-from strategies.common.traits import Cost, Footprint, Traffic, Traits
 
 
 @dataclass(kw_only=True)

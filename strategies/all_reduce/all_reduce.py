@@ -16,16 +16,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from compression import DENSE
-from records.errors import one_of
-from records.machine import usable_cores
+from gradwire.compression import DENSE
+from gradwire.core.records.errors import one_of
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.forms import closed_form, sources
+from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
+from gradwire.core.transports.base import Transport
+from gradwire.networks.card import Rates
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.base import RunSize
-from strategies.common.expected import all_reduces, candidates, expect, expect_on_cores
-from strategies.common.forms import closed_form, sources
-from strategies.common.traits import Choice, Cost, Footprint, Traits
-from transports.base import Transport
-from transports.card import Rates
+from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
 
 FASTEST = "fastest"
 _PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5)  # roughly, to find whom to time

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.base import Strategy
 from strategies.collectives import average
-from strategies.common.base import Strategy
 
 
 @dataclass(kw_only=True)

@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compression import Setting
-from compression.demo import FastComponents
-from records.errors import UsageError, below, between
+from gradwire.compression import Setting
+from gradwire.compression.coding import codec_factory
+from gradwire.compression.demo import FastComponents
+from gradwire.core.records.errors import UsageError, below, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.traits import Cost, Traits
 from strategies.all_reduce.all_gather import AllGather
-from strategies.common.base import RunSize
-from strategies.common.coding import codec_factory
-from strategies.common.descent import optimizer_of
-from strategies.common.traits import Cost, Traits
 
 
 @dataclass(kw_only=True)

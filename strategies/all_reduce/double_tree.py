@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import between
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.transports.base import Transport, Work
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
-from transports.base import Transport, Work
 
 
 def double_tree(vector: torch.Tensor, transport: Transport, n: int = 0, segments: int = 8) -> int:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.transports.base import Transport, Work
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import folded
-from strategies.common.traits import Cost, Traffic
-from transports.base import Transport, Work
 
 
 @folded

@@ -11,13 +11,13 @@ from functools import partial
 
 import torch
 
-from records.errors import between
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.transports.among import among
+from gradwire.core.transports.base import Transport
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import all_gather, fold, reduce_scatter, ring_all_reduce
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
-from transports.among import among
-from transports.base import Transport
 
 
 def hierarchical_ring(vector: torch.Tensor, transport: Transport, n: int = 0, rack: int = 1) -> int:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.traits import Cost, Traffic
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import naive_all_reduce
-from strategies.common.traits import Cost, Traffic
 
 
 @dataclass(kw_only=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.traits import Cost, Traffic
 from strategies.collectives import Rounds, average
-from strategies.common.base import RunSize, Strategy
-from strategies.common.traits import Cost, Traffic
 
 
 @dataclass

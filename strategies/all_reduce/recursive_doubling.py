@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.transports.base import Transport
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import folded
-from strategies.common.traits import Cost, Footprint, Traffic
-from transports.base import Transport
 
 
 @folded

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from compression import GATHERED, KINDS, LINEAR
+from gradwire.compression import GATHERED, KINDS, LINEAR
+from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import ring_all_reduce
-from strategies.common.traits import Cost, Traffic, Traits
 
 
 @dataclass(kw_only=True)

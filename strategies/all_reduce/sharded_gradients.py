@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from records.errors import RunFailed
-from records.options import MAY_CHANGE_ALWAYS
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.options import MAY_CHANGE_ALWAYS
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.transports.base import Work
+from gradwire.sharding.blocks import Block
+from gradwire.sharding.resharding import gathered, part_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
-from strategies.common.blocks import Block
-from strategies.common.resharding import gathered, part_of
-from strategies.common.traits import Cost, Footprint, Traffic, Traits
-from transports.base import Work
 
 
 @dataclass(kw_only=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
-from strategies.common.base import Strategy
-from strategies.common.traits import Cost, Footprint, Traffic
 
 
 @dataclass(kw_only=True)

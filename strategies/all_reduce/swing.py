@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.transports.base import Transport
 from strategies.all_reduce.halving_doubling import HalvingDoubling, halve_and_double
 from strategies.collectives import folded
-from transports.base import Transport
 
 
 @folded

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.transports.base import Transport, Work
+from gradwire.networks.graph import Graph, complete
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.traits import Cost, Traffic
-from transports.base import Transport, Work
-from transports.graph import Graph, complete
 
 _EFFORT = 1 << 14  # the tries, of which the fastest is taken, times N^2
 _ROUNDING = 1e-6

@@ -18,12 +18,12 @@ does not reply until the gradients that are still being computed have come; they
 
 from dataclasses import dataclass, replace
 
-from records.errors import between
-from strategies.common.base import RunSize
-from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Footprint
-from strategies.common.workers import GRADIENT, SERVER
-from transports.base import Message
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import RETURNING, Footprint
+from gradwire.core.strategy.workers import GRADIENT, SERVER
+from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)

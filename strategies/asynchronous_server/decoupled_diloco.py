@@ -26,14 +26,14 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import below, between
-from strategies.common.base import RunSize
-from strategies.common.quorum import OVER, Quorum, Sent
-from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
-from strategies.common.workers import SERVER
-from transports.base import Message
-from transports.noted import receive_noted
+from gradwire.core.records.errors import below, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import Message
+from gradwire.core.transports.noted import receive_noted
+from strategies.asynchronous_server.quorum import OVER, Quorum, Sent
 
 
 @dataclass(kw_only=True)

@@ -25,17 +25,17 @@ from dataclasses import dataclass
 
 import torch
 
-from compression import Setting
-from compression.dgs import Difference, SAMomentum, check_sgd
-from compression.sparse import Sparse, check_density
-from records.errors import UsageError
-from strategies.common.base import RunSize
-from strategies.common.descent import optimizer_of
-from strategies.common.factories import is_flat
-from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Cost, Footprint, Traffic, Traits
-from strategies.common.workers import SERVER
-from transports.base import Message
+from gradwire.compression import Setting
+from gradwire.compression.dgs import Difference, SAMomentum, check_sgd
+from gradwire.compression.sparse import Sparse, check_density
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.factories import is_flat
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from records.errors import UsageError, between
+from gradwire.core.records.errors import UsageError, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.push_fetch import PushFetch
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
-from transports.base import Message
 
 
 @dataclass(kw_only=True)

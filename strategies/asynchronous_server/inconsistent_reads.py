@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.async_param_server import AsyncParamServer
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Traffic
-from strategies.common.workers import SERVER
-from transports.base import Message
 
 
 @dataclass(kw_only=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from strategies.common.served import Served
-from strategies.common.traits import RETURNING, Footprint, Traits
-from strategies.common.workers import SERVER
-from transports.base import Message
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import RETURNING, Footprint, Traits
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError
-from strategies.common.base import RunSize
-from strategies.common.living import ROOT, CommonEpoch, Living
-from strategies.common.traits import SURVIVED, Cost, Footprint, Traffic, Traits
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.living import ROOT, CommonEpoch, Living
+from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Traits
+from gradwire.core.transports.base import Message, Work
 from strategies.local_models.drifting import Drifting
-from transports.base import Message, Work
 
 REQUEST, ANSWER = "average", "averaged"
 

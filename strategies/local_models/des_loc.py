@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError, between
+from gradwire.core.records.errors import UsageError, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from strategies.collectives import ring_all_reduce
-from strategies.common.base import RunSize
-from strategies.common.descent import optimizer_of
-from strategies.common.traits import Cost, Traffic, Traits
 from strategies.local_models.drifting import Drifting
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls u and v

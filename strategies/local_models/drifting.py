@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.traits import Footprint, Traits
 from strategies.collectives import average
-from strategies.common.base import Strategy
-from strategies.common.traits import Footprint, Traits
 
 
 @dataclass(kw_only=True)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.errors import RunFailed, between
+from gradwire.core.records.errors import RunFailed, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.passes import OnBlocks
+from gradwire.sharding.blocks import Block
 from strategies.collectives import Rounds
-from strategies.common.base import RunSize
-from strategies.common.blocks import Block
-from strategies.common.passes import OnBlocks
 from strategies.local_models.drifting import Drifting
 
 

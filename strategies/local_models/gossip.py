@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import one_of
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic
+from gradwire.core.records.errors import one_of
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"

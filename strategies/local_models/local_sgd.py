@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import torch
 
-from compression import GATHERED, KINDS, LINEAR
-from records.errors import UsageError, below, between, one_of
+from gradwire.compression import GATHERED, KINDS, LINEAR
+from gradwire.core.records.errors import UsageError, below, between, one_of
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
 from strategies.collectives import ring_all_reduce
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic, Traits
 from strategies.local_models.drifting import Drifting
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from records.errors import below, between
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic
+from gradwire.core.records.errors import below, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 

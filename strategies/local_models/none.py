@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.traits import NOTHING, Cost, Footprint, Traits
 from strategies.collectives import broadcast
-from strategies.common.base import Strategy
-from strategies.common.traits import NOTHING, Cost, Footprint, Traits
 
 
 @dataclass(kw_only=True)

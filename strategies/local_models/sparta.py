@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compression.sparse import share_of
-from records.errors import UsageError
+from gradwire.compression.sparse import share_of
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.collectives import average
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic
 from strategies.local_models.drifting import Drifting
 
 

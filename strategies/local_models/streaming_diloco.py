@@ -30,9 +30,9 @@ from dataclasses import dataclass
 
 import torch
 
-from records.errors import UsageError, below, between
-from strategies.common.base import RunSize
-from strategies.common.traits import Cost, Footprint, Traffic
+from gradwire.core.records.errors import UsageError, below, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.local_models.fragments import Fragment, Fragmented
 
 

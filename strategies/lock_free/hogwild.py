@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from records.errors import UsageError
-from strategies.common.base import RunSize, Strategy
-from strategies.common.living import ROOT, Living
-from strategies.common.traits import NOTHING, SURVIVED, Cost, Traits
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.living import ROOT, Living
+from gradwire.core.strategy.traits import NOTHING, SURVIVED, Cost, Traits
 from strategies.lock_free.lost_updates import LostUpdates
 
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from records.errors import between
-from strategies.common.base import RunSize
-from strategies.common.living import ROOT
-from strategies.common.traits import END
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.living import ROOT
+from gradwire.core.strategy.traits import END
 from strategies.lock_free.hogwild import Hogwild
 
 

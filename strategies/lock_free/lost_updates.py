@@ -10,8 +10,8 @@ for losses of opposite sign in one element cancel. Missing in an epoch in which 
 
 import torch
 
-from strategies.common.descent import Descent
-from transports.base import Transport
+from gradwire.core.strategy.descent import Descent
+from gradwire.core.transports.base import Transport
 
 
 class LostUpdates:

@@ -12,12 +12,12 @@ A worker that dies takes its part of the batches with it: steps close with fewer
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from records.errors import UsageError, between
-from strategies.common.base import RunSize
-from strategies.common.served import Served
-from strategies.common.traits import SURVIVED, Cost, Footprint, Traffic
-from strategies.common.workers import GRADIENT, SERVER
-from transports.base import Message
+from gradwire.core.records.errors import UsageError, between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic
+from gradwire.core.strategy.workers import GRADIENT, SERVER
+from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)

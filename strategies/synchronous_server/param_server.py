@@ -14,9 +14,9 @@ g_k is sent as its code, and the server takes what it decodes for g_k; x is sent
 
 from dataclasses import dataclass, replace
 
-from strategies.common.served import Served
-from strategies.common.traits import Cost, Traffic
-from strategies.common.workers import SERVER
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.strategy.workers import SERVER
 
 
 @dataclass(kw_only=True)

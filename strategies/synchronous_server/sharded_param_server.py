@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from records.errors import between
+from gradwire.core.records.errors import between
+from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.workers import GRADIENT, SERVER
 from strategies.collectives import broadcast, gather_and_add
-from strategies.common.base import RunSize
-from strategies.common.served import Served
-from strategies.common.traits import Cost, Footprint, Traffic, Traits
-from strategies.common.workers import GRADIENT, SERVER
 
 
 @dataclass(kw_only=True)

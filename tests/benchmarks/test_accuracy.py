@@ -10,10 +10,10 @@ import pytest
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
 from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.points import Point, build
-from records.errors import UsageError
-from records.machine import usable_cores
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.strategy.replica import layout_of
 from strategies import AsyncParamServer, ParamServer, RingAllReduce
-from strategies.common.replica import layout_of
 
 PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
 CLOCK = Clock({f"mlp {one.name}": PHASES for one in (RingAllReduce, ParamServer, AsyncParamServer)})

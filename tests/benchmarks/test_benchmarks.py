@@ -15,10 +15,10 @@ import torch
 
 from benchmarks import common, networks
 from benchmarks.all_reduce import OURS
-from compression import CODECS
-from records.errors import UsageError
+from gradwire.compression import CODECS
+from gradwire.core.records.errors import UsageError
 from strategies import STRATEGIES
-from strategies.common.expected import all_reduces
+from strategies.all_reduce.expected import all_reduces
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks.namespaces import namespaces
-from records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import RunFailed, UsageError
 from tests.ranks import LIMIT, wait_until
 from tests.runs import ROOT
 

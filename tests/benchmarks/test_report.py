@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import report, run_all
-from records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import RunFailed, UsageError
 
 KEPT = report.KEPT
 README = report.README.read_text(encoding="utf-8")

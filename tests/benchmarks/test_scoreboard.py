@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.scoreboard import ADAM, OTHERS, VALUES
-from scoreboards import game
-from scoreboards.entry import ENTRIES, find
+from gradwire.scoreboard import game
+from gradwire.scoreboard.entry import ENTRIES, find
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from benchmarks.winners import (
     simulate,
     summary,
 )
+from gradwire.virtual_time.network import Racks
 from tests.runs import ROOT
-from virtual_time.network import Racks
 
 KEPT = pd.read_csv(OUT)
 FLAT, _, RACKS = PLACES

@@ -13,12 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-import evaluate
-from checkpoints import files
-from launchers.devices import as_before
+from gradwire.checkpoints import evaluate, files
+from gradwire.core.launchers.devices import as_before
+from gradwire.core.training import Options
 from strategies import Strategy
 from tests.runs import ROOT, SMALL, arguments, small
-from training import Options
 
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": 3}
 

@@ -11,13 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from checkpoints import evaluator
-from checkpoints import folder as folder_of
-from checkpoints.evaluator import Evaluator
+from gradwire.checkpoints import evaluator
+from gradwire.checkpoints import folder as folder_of
+from gradwire.checkpoints.evaluator import Evaluator
+from gradwire.core.training import run
 from tests.checkpoints.samples import evaluators, given, options, score_here, scores, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import metadata
-from training import run
 
 __all__ = ["start"]
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from checkpoints import files
-from checkpoints import folder as folder_of
-from launchers.fork_server import start_context
-from records.errors import RunFailed, UsageError
-from records.files import load_table
-from records.recorder import Recorder
+from gradwire.checkpoints import files
+from gradwire.checkpoints import folder as folder_of
+from gradwire.core.launchers.fork_server import start_context
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.files import load_table
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.training import run
+from gradwire.core.transports.messages import Setup
+from gradwire.core.transports.pipes import wire
+from gradwire.core.transports.shared_memory import SharedMemory
 from tests.checkpoints.samples import options, seal
 from tests.disk import note_disk
 from tests.ranks import LIMIT
 from tests.runs import N_TRAIN, made
-from training import run
-from transports.messages import Setup
-from transports.pipes import wire
-from transports.shared_memory import SharedMemory
 
 pytestmark = pytest.mark.xdist_group("checkpoint_files")  # a run of the module is made once
 

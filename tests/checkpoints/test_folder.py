@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints import folder as folder_of
-from records.errors import UsageError
+from gradwire.checkpoints import folder as folder_of
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training import run
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.preflight import prepare
 from tests.checkpoints.samples import options
-from training import run
-from training.checks import resolve
-from training.preflight import prepare
 
 
 def test_a_folder_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:

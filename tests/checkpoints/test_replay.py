@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from checkpoints import replay
-from records.errors import RunFailed, UsageError
-from records.files import load_metadata
+from gradwire.checkpoints import replay
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.files import load_metadata
+from gradwire.core.training import run
 from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import made, said, small
-from training import run
 
 pytestmark = pytest.mark.xdist_group("replay")  # a run of the module is made once
 

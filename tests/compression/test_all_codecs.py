@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from compression import DGC, QSGD, BFloat16, Blosc, Float16, NoCodec, PowerSGD, RandomK, Sign, TopK
-from compression.base import Codec, ErrorFeedback, Setting
-from compression.layout import Layout
-from records.errors import RunFailed, UsageError
+from gradwire.compression import DGC, QSGD, BFloat16, Blosc, Float16, NoCodec, PowerSGD, RandomK, Sign, TopK
+from gradwire.compression.base import Codec, ErrorFeedback, Setting
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.layout import Layout
 
 KINDS_OF_SHAPES: list[tuple[int, ...]] = [
     (), (1,), (0,), (3,), (8,), (17,), (1, 9), (6, 1), (4, 5), (0, 4), (12, 10), (30, 4), (5, 3, 2, 2)

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from compression.layout import Layout
-from compression.powersgd import PowerSGD
-from records.errors import RunFailed
+from gradwire.compression.powersgd import PowerSGD
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.strategy.layout import Layout
+from gradwire.core.transports.base import Transport
 from tests.compression.test_all_codecs import normal, started
 from tests.ranks import run
-from transports.base import Transport
 
 SEVERAL = Layout(("a", "bias", "deep", "b", "last"), ((30, 20), (20,), (8, 3, 5, 5), (11, 40), (2, 2)))
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import QSGD, Layout, Sign
-from records.errors import RunFailed
+from gradwire.compression import QSGD, Layout, Sign
+from gradwire.core.records.errors import RunFailed
 from tests.compression.test_all_codecs import DTYPES, LAYOUTS, MIXED, SCOPES, normal, started
 
 LEVELS = st.sampled_from([1, 2, 3, 7, 8, 15, 127, 128, 1000, 32767])

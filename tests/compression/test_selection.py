@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression.selection import FEW, LONG, above, top
+from gradwire.compression.selection import FEW, LONG, above, top
 
 KINDS = ("normal", "heavy tails", "sorted", "constant", "zeros", "almost all zero", "few values", "scales", "periodic")
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compression import DGC, Codec, Layout, RandomK, TopK
-from compression.sparse import share_of
-from records.errors import RunFailed
+from gradwire.compression import DGC, Codec, Layout, RandomK, TopK
+from gradwire.compression.sparse import share_of
+from gradwire.core.records.errors import RunFailed
 from tests.compression import test_all_codecs as every
 
 SHAPES = ((), (3, 4), (0,), (1,), (7, 1, 2), (29,))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from every_order.runs import Run
-from every_order.scheduler import ACCESS, Option, Pick, Scheduler
-from every_order.search import Orders, R, follow
+from gradwire.every_order.runs import Run
+from gradwire.every_order.scheduler import ACCESS, Option, Pick, Scheduler
+from gradwire.every_order.search import Orders, R, follow
 from strategies import AsyncParamServer
 
 

@@ -14,16 +14,16 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from every_order.invariants import chosen
-from every_order.problem import LoadsAndStores
-from every_order.report import Report, examine
-from every_order.runs import LR, Case, run_once
-from every_order.scheduler import Option, Pick
+from gradwire.core.strategy.workers import GRADIENT
+from gradwire.core.transports.base import ANY, Message, Work
+from gradwire.core.transports.messages import Delivered
+from gradwire.every_order.invariants import chosen
+from gradwire.every_order.problem import LoadsAndStores
+from gradwire.every_order.report import Report, examine
+from gradwire.every_order.runs import LR, Case, run_once
+from gradwire.every_order.scheduler import Option, Pick
 from strategies import STRATEGIES, AsyncParamServer, Hogwild
 from strategies.collectives import all_gather, reduce_scatter
-from strategies.common.workers import GRADIENT
-from transports.base import ANY, Message, Work
-from transports.messages import Delivered
 
 RANDOM_RUNS = 1000
 ASYNC = "async_param_server"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from every_order.report import Report, examine
-from every_order.runs import Case, run_once
-from explore import explore
+from gradwire.every_order.explore import explore
+from gradwire.every_order.report import Report, examine
+from gradwire.every_order.runs import Case, run_once
 from tests.every_order.planted import has_all_orders
 from tests.every_order.planted_bugs import BUGS
 from tests.runs import strategy_of

@@ -3,11 +3,11 @@ from itertools import islice
 
 import pytest
 
-from every_order.invariants import ask, chosen
-from every_order.report import examine
-from every_order.runs import run_once
-from every_order.search import random_orders
-from explore import explore
+from gradwire.every_order.explore import explore
+from gradwire.every_order.invariants import ask, chosen
+from gradwire.every_order.report import examine
+from gradwire.every_order.runs import run_once
+from gradwire.every_order.search import random_orders
 from strategies import AsyncParamServer
 from tests.every_order.planted import by_brute_force, nobody_dies
 from tests.every_order.planted_bugs import BUGS

@@ -14,11 +14,11 @@ from experiments.simulated import BITS, REAL, VIRTUAL, Case, Rates, Rows
 from experiments.simulated import GRID as TUNED_ON
 from experiments.text_cases import OF_SELDOM, ROUND, SELDOM, SGD_RATE, TEXT
 from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
+from gradwire.core.training import Options
+from gradwire.core.training.checks import resolve
+from gradwire.networks.units import PAYLOAD
 from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
-from training import Options
-from training.checks import resolve
-from transports.units import PAYLOAD
 
 COMPARED_RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None)}
 COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size": 320, "epochs": 1}

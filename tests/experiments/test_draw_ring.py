@@ -9,8 +9,8 @@ from PIL import Image
 
 from experiments.cases import RING_TRACE
 from experiments.measured import KEPT
+from gradwire.core.records.errors import UsageError
 from media.draw_ring import animate, load, record
-from records.errors import UsageError
 
 
 def test_the_messages_to_draw_are_those_of_the_trace_step_by_step() -> None:

@@ -23,12 +23,12 @@ from experiments.real import Runs
 from experiments.simulated import BITS, so_far
 from experiments.text_cases import OF_SELDOM, OF_TEXT, SELDOM, TEXT, at, depends_on_time, networks_of
 from experiments.virtual_cases import CODED, METHODS
-from records.errors import UsageError
-from records.files import load_events
-from records.tables import COLUMNS, applied
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.files import load_events
+from gradwire.core.records.tables import COLUMNS, applied
+from gradwire.core.training import Options
 from strategies import STRATEGIES, Strategy
 from tests.experiments import samples
-from training import Options
 
 DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None)}
 

@@ -19,12 +19,12 @@ from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs as Kept
 from experiments.simulated import Case, Rows, Simulated
 from experiments.virtual_cases import CODED, METHODS
-from records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.training import Options
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
-from training import Options
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 
 ROOT = Path(__file__).parent.parent.parent
 DECLARED = Comparison("scaling", quick=True).finals(None)

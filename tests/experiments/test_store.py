@@ -10,7 +10,7 @@ import pytest
 from experiments.cases import FAMILY, FAMILY_SERVERS, Comparison, Family
 from experiments.real import DIVERGED, Runs, same_run
 from experiments.simulated import Rows
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
 from strategies.asynchronous_server.downpour import Downpour
 from tests.experiments import samples
 

@@ -14,14 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.formulas import evaluate
 from lessons import check, report
 from lessons.holes import find_hole
 from lessons.judge import draw
 from lessons.lab import BANDWIDTH, LATENCY, Figure, first
 from lessons.labs import LABS
 from lessons.report import Report
-from records.errors import UsageError
-from records.formulas import evaluate
 from tests.lessons.judged import judge_changed, judge_here, play_solution
 from tests.lessons.mistakes import Change, defined, mistakes_of, solution, write
 from tests.lessons.mistakes.param_server import SEND_X

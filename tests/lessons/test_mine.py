@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from gradwire.core.training import run
 from strategies import BackupWorkers, FullySharded, RecursiveDoubling, Strategy, StreamingDiLoCo
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
-from training import run
 
 EVEN: dict[str, Any] = {"train_size": 168, "batch_size": 8}  # on all ranks as many samples in every step
-WIDE = "tests.training.test_memory:wide"
+WIDE = "tests.diagnosis.test_memory_of_runs:wide"
 TRAINED: dict[str, tuple[Strategy, dict[str, str], dict[str, Any]]] = {  # by lab: its functions by their name in Mine
     "memory": (FullySharded(), {"gather_block": "gather", "free_block": "free", "reduce_block": "reduce_scatter"},
                {"n_gpus": 3, "memory": True, "model": WIDE}),

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from explore import explore
+from gradwire.core.training import run
+from gradwire.every_order.explore import explore
 from lessons.lab import first
 from lessons.labs.orders import APPLIED, decisions, explain
 from lessons.orders import Mine
 from lessons.solutions import orders
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
-from training import run
 
 
 def test_the_server_that_is_given_forgets_who_was_sent_what() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from docs.pages import with_link
 from lessons import autograder, release
 from lessons.check import SOLUTIONS, run_solution
 from lessons.judge import draw
@@ -21,7 +22,6 @@ from lessons.labs import LABS
 from tests.lessons.mistakes import mistakes_of, write
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
-from training.pages import with_link
 
 PACKAGES = list({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 PYTHON = (sys.executable, "-S")  # without what an editable install of the project puts on the path

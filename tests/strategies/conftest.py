@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fully_sharded_builtin import BuiltinFullySharded
-from param_server_builtin import BuiltinParamServer
-from ring_all_reduce_builtin import BuiltinRingAllReduce
+from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
+from gradwire.baselines.param_server_builtin import BuiltinParamServer
+from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import ADPSGD, STRATEGIES, DeMo, Strategy
 from tests.selection import chosen_strategy
 from tests.strategies.kinds import is_virtual, sizes, with_workers

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from records.errors import UsageError
+from gradwire.baselines.builtin import Builtin
+from gradwire.core.records.errors import UsageError
+from gradwire.core.transports.base import Transport
 from strategies import RunSize, Strategy
-from strategies.common.builtin import Builtin
 from tests.ranks import LIMIT, launch, virtual_time
 from tests.strategies.loops import Rank, Task, make_model, trajectories
-from transports.base import Transport
 
 EXACT: dict[str, dict[str, Any]] = {
     "backup_workers": {"n_backup": 0},  # else the order of arrival decides

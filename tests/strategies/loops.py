@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from compression import Codec, Layout, Setting
-from records.errors import UsageError
+from gradwire.baselines.builtin import Builtin, replica_of
+from gradwire.compression import Codec, Layout, Setting
+from gradwire.compression.coding import CodecFactory, codec_factory, coded
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.descent import Schedule
+from gradwire.core.strategy.traits import Coded
+from gradwire.core.transports.base import Transport
+from gradwire.core.workloads.batches import BatchPlan
 from strategies import OptimizerFactory, RunSize, Strategy
 from strategies.all_reduce.fully_sharded import FullySharded
-from strategies.common.builtin import Builtin, replica_of
-from strategies.common.coding import CodecFactory, codec_factory, coded
-from strategies.common.descent import Schedule
-from strategies.common.traits import Coded
 from tests.workload import by_muon, in_groups
-from transports.base import Transport
-from workloads.batches import BatchPlan
 
 N_SAMPLES, BATCH = 47, 12  # batches of 12, 12, 12, 11
 N_STEPS = 4

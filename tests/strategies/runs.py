@@ -6,14 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from records.files import load_events
+from gradwire.core.records.files import load_events
+from gradwire.core.training import run
+from gradwire.virtual_time.cluster import Compute
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import Strategy
 from tests.runs import metadata, small
 from tests.strategies.kinds import fit, is_virtual
-from training import run
-from virtual_time.cluster import Compute
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 BATCH_NORM: dict[str, Any] = {"model": "tests.workload:batch_norm"}
 PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "encode": 1e-3, "decode": 1e-3}

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from records.recorder import Recorder
-from records.tables import applied
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.records.tables import applied
+from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import Transport, Work
+from gradwire.core.transports.messages import Delivered, Message, PeerReturned, WaitTimeout
 from strategies import Replica
-from strategies.common.served import Served
-from strategies.common.workers import SERVER
 from tests.strategies.loops import OPTIMIZERS
-from transports.base import Transport, Work
-from transports.messages import Delivered, Message, PeerReturned, WaitTimeout
 
 Act = tuple[str, int]  # what a worker does, and its rank
 

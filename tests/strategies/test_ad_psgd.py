@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.common.forms import closed_form
-from strategies.common.living import PROGRESS
+from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.living import PROGRESS
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.gossip import Gossip
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import Rank, Task, X, Y
 from tests.virtual_time.test_dry_run import steps_of
-from transports.base import Transport
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 # Exchanges
 

@@ -9,29 +9,29 @@ import pytest
 import torch
 from torch import nn
 
-from compression import Codec, Float16, RandomK
-from records.errors import UsageError
-from records.files import load_events
+from gradwire.compression import Codec, Float16, RandomK
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.files import load_events
+from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.traits import Choice
+from gradwire.core.training import Options
+from gradwire.core.training import run as train
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.preflight import prepare
+from gradwire.core.transports.base import Transport
+from gradwire.networks.card import IN_ORDER, Rates
+from gradwire.networks.graph import complete
+from gradwire.networks.link import Link
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import Linked, Network, OneSwitch, Racks
 from strategies import FastestAllReduce, Replica
-from strategies.common.expected import all_reduces, candidates, expect, expect_on_cores
-from strategies.common.forms import closed_form
-from strategies.common.traits import Choice
+from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
+from tests.core.transports.samples import pair
 from tests.ranks import launch, run, virtual_time
 from tests.runs import metadata, said_by, small
 from tests.strategies.loops import OPTIMIZERS, Task
-from tests.transports.samples import pair
-from training import Options
-from training import run as train
-from training.checks import resolve
-from training.preflight import prepare
-from transports.base import Transport
-from transports.card import IN_ORDER, Rates
-from transports.graph import complete
-from transports.link import Link
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import Linked, Network, OneSwitch, Racks
 
 SWITCH, RACKS = OneSwitch(8, 1e8, 1e-5), Racks(8, 1e8, 1e-5, racks=2, rack_bandwidth=2e7)
 

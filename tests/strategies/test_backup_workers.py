@@ -5,17 +5,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from checkpoints import files
-from checkpoints.folder import listed
-from records.files import load_events
-from records.tables import applied
+from gradwire.checkpoints import files
+from gradwire.checkpoints.folder import listed
+from gradwire.core.records.files import load_events
+from gradwire.core.records.tables import applied
+from gradwire.core.transports.messages import WaitTimeout
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.runs import N_TRAIN
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from tests.strategies.scripted import Scripted, start
-from transports.messages import WaitTimeout
 
 
 def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:

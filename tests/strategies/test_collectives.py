@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire.core.transports.base import Transport, Work
+from gradwire.networks.graph import complete
 from strategies.all_reduce.double_tree import double_tree, node
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.hierarchical_ring import hierarchical_ring
@@ -23,8 +25,6 @@ from strategies.collectives import (
     ring_all_reduce,
 )
 from tests.ranks import virtual_time
-from transports.base import Transport, Work
-from transports.graph import complete
 
 
 def in_racks(vector: torch.Tensor, transport: Transport, n: int, rack: int) -> int:

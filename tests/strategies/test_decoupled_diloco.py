@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from checkpoints.folder import listed
-from explore import explore
-from records.errors import RunFailed
+from gradwire.checkpoints.folder import listed
+from gradwire.core.records.errors import RunFailed
+from gradwire.every_order.explore import explore
+from gradwire.virtual_time.launcher import Death
 from strategies import DecoupledDiLoCo, LocalSGD, Strategy
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import N_STEPS, Rank, Task, make_model
 from tests.strategies.runs import made
 from tests.strategies.test_local_sgd import gradient
-from virtual_time.launcher import Death
 
 EVEN = [i for i in range(5 * N_STEPS) if i % N_STEPS != N_STEPS - 1]  # steps in which all learners have as many samples
 

@@ -8,9 +8,9 @@ import pytest
 import scipy.fft
 import torch
 
-from compression import Layout, Setting
-from compression.demo import FastComponents, dct
-from records.errors import RunFailed, UsageError
+from gradwire.compression import Layout, Setting
+from gradwire.compression.demo import FastComponents, dct
+from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import DeMo
 from tests.strategies.kinds import on_ranks, start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories

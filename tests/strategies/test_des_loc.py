@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 import torch
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training.optimizers import factory
+from gradwire.virtual_time.dry_run import period
 from strategies import DESLOC, RingAllReduce, Strategy, by_name
 from tests.strategies.kinds import on_ranks, start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
 from tests.strategies.test_local_sgd import gradient
-from training.optimizers import factory
-from virtual_time.dry_run import period
 
 N, RATE, B1, B2, EPS = 3, 0.01, 0.9, 0.999, 1e-8
 

@@ -7,16 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compression import Layout, Setting
-from compression.dgs import SAMomentum
+from gradwire.compression import Layout, Setting
+from gradwire.compression.dgs import SAMomentum
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies.asynchronous_server.dgs import DGS
 from strategies.single import Single
 from tests.ranks import virtual_time
 from tests.strategies.kinds import assert_same
 from tests.strategies.loops import N_STEPS, Rank, Task
-from transports.base import Transport
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 LAYOUT = Layout(("a", "b", "c"), ((4, 5), (7,), (1,)))
 

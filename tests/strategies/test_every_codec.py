@@ -8,9 +8,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
-from records.errors import UsageError
-from records.tables import ledger
+from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.tables import ledger
+from gradwire.core.strategy.forms import closed_form
+from gradwire.core.training import Options, run
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.command_line import parse_run
+from gradwire.core.training.options import names_with_strategy_defaults
+from gradwire.virtual_time.cluster import Compute
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import (
     STRATEGIES,
     AsyncParamServer,
@@ -25,7 +33,6 @@ from strategies import (
     Traits,
 )
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.forms import closed_form
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
 from tests.runs import said, small
@@ -33,13 +40,6 @@ from tests.strategies.kinds import assert_same, exact, is_virtual, start
 from tests.strategies.loops import Task, trajectories
 from tests.strategies.runs import made
 from tests.strategies.test_every_strategy_messages import STEPS, counted, learned
-from training import Options, run
-from training.checks import resolve
-from training.command_line import parse_run
-from training.options import names_with_strategy_defaults
-from virtual_time.cluster import Compute
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}

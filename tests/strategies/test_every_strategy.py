@@ -17,20 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gradwire.core.strategy import forms
+from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.training.names import check_class, strategy_class
+from gradwire.core.training.options import Options, names_with_strategy_defaults, option_names
+from gradwire.core.training.report import remarks
+from gradwire.core.training.run import expendable
+from gradwire.core.transports.base import Transport
+from gradwire.core.workloads.batches import BatchPlan
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import Hogwild, Strategy
-from strategies.common import forms
 from tests.runs import ROOT
 from tests.strategies.kinds import exact, fit, sizes, start
 from tests.strategies.loops import BATCH, N_SAMPLES, N_STEPS, OPTIMIZERS, Rank, Task, X, Y, make_model, trajectories
-from training.evaluation import REPORTER
-from training.names import check_class, strategy_class
-from training.options import Options, names_with_strategy_defaults, option_names
-from training.report import remarks
-from training.run import expendable
-from transports.base import Transport
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
-from workloads.batches import BatchPlan
 
 Kind = type[Strategy]
 

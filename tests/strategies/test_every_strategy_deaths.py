@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.transports.base import Transport
 from strategies import Strategy
 from tests.ranks import LIMIT, launch, wait_until
 from tests.runs import N_TRAIN, small
 from tests.strategies.kinds import EXHAUSTIVE, exact, fit, variants
 from tests.strategies.loops import Rank, Task, accuracy
 from tests.strategies.runs import made
-from training.evaluation import REPORTER
-from transports.base import Transport
 
 Kind = type[Strategy]
 VICTIM = 2

@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from compression import Layout
-from records.tables import ledger
+from gradwire.compression import Layout
+from gradwire.core.records.tables import ledger
+from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.traits import NOTHING
+from gradwire.core.transports.base import Message, Transport, Work
+from gradwire.sharding.blocks import blocks_of
 from strategies import ParamServer, RingAllReduce, Strategy
-from strategies.common.blocks import blocks_of
-from strategies.common.forms import closed_form
-from strategies.common.traits import NOTHING
 from strategies.local_models.fragments import Fragmented
 from tests.ranks import ENGINES, LIMIT, launch, run
 from tests.strategies.kinds import EXHAUSTIVE, exact, fit, is_virtual, start, variants, with_workers
 from tests.strategies.loops import Rank, Task, accuracy, trajectories
-from transports.base import Message, Transport, Work
 
 Kind = type[Strategy]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from every_order.runs import Run
-from explore import explore
+from gradwire.every_order.explore import explore
+from gradwire.every_order.runs import Run
 from strategies import ADPSGD, STRATEGIES, DecoupledDiLoCo, Strategy
 from tests.every_order.planted import nobody_dies
 

@@ -10,18 +10,18 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from checkpoints import files
-from checkpoints.folder import listed
-from records.errors import UsageError
-from records.files import load_events, load_table
+from gradwire.baselines.builtin import Builtin
+from gradwire.checkpoints import files
+from gradwire.checkpoints.folder import listed
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.files import load_events, load_table
+from gradwire.core.training import Options
+from gradwire.virtual_time.launcher import Death
 from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
-from strategies.common.builtin import Builtin
 from strategies.local_models.fragments import Fragmented
 from tests.strategies.kinds import EXHAUSTIVE, determined_variants, exact, fit, is_virtual, some, variants, with_workers
 from tests.strategies.loops import Task
 from tests.strategies.runs import BATCH_NORM, made
-from training import Options
-from virtual_time.launcher import Death
 
 Kind = type[Strategy]
 FIRST = {name: getattr(Options(), name) for name in ("dataset", "model", "epochs", "batch_size")}

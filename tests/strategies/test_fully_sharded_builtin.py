@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.networks import mlp
-from fully_sharded_builtin import BuiltinFullySharded
-from records.errors import RunFailed, UsageError
+from gradwire.baselines.builtin import replica_of
+from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.replica import trained
+from gradwire.core.transports.base import Transport
+from gradwire.language.gpt import GPT
+from gradwire.sharding.blocks import Freed
 from strategies import FullySharded, Strategy
-from strategies.common.blocks import Freed
-from strategies.common.builtin import replica_of
-from strategies.common.replica import trained
 from tests.ranks import LIMIT, launch
 from tests.runs import made
 from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.test_sharded import batch_of
-from transports.base import Transport
-from workloads.gpt import GPT
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": partial(mlp, (1, 2, 2), 3, width=8),

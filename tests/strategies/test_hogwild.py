@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from checkpoints.folder import listed
+from gradwire.checkpoints.folder import listed
+from gradwire.core.transports.base import Transport
 from strategies import Hogwild, Single
 from tests.ranks import LIMIT, launch
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
-from transports.base import Transport
 
 
 def zeros() -> nn.Module:

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradwire.core.transports.base import Transport
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
 from tests.ranks import LIMIT, launch
 from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made
 from tests.strategies.test_hogwild import zeros
-from transports.base import Transport
 
 BETA, LAMBDA = (5**0.5 - 1) / 2, (3 - 5**0.5) / 2  # of two clusters
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from compression import DGC, Codec, NoCodec, PowerSGD, RandomK, Sign, TopK
+from gradwire.compression import DGC, Codec, NoCodec, PowerSGD, RandomK, Sign, TopK
 from strategies import LocalSGD, RingAllReduce, Strategy
 from tests.runs import metadata, said
 from tests.strategies.kinds import assert_same, start

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from records.files import load_table
+from gradwire.core.records.files import load_table
+from gradwire.core.training import run as train
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.cluster import Compute
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import OverlappedRing, RingAllReduce, Strategy
 from tests.ranks import run
 from tests.runs import small
 from tests.strategies.kinds import assert_same, on_ranks
 from tests.strategies.loops import Rank, Task
-from training import run as train
-from transports.base import Transport
-from virtual_time.cluster import Compute
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 
 N = 3
 MODEL = "tests.strategies.test_overlapped_ring:eight_layers"

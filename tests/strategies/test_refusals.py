@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
 from strategies import RunSize, Strategy
 from tests.strategies.kinds import fit
 

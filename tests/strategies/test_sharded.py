@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.replica import layout_of
+from gradwire.core.transports.base import Transport
+from gradwire.language.gpt import GPT
+from gradwire.sharding.blocks import Block, blocks_of
 from strategies import FullySharded, Replica, RingAllReduce, ShardedGradients, Strategy
 from strategies.collectives import ring_all_reduce
-from strategies.common.blocks import Block, blocks_of
-from strategies.common.replica import layout_of
 from tests.ranks import LIMIT, run, virtual_time
 from tests.runs import made
 from tests.strategies.loops import OPTIMIZERS
-from transports.base import Transport
-from workloads.gpt import GPT
 
 KINDS: list[type[ShardedGradients]] = [ShardedGradients, FullySharded]
 STEPS = 4

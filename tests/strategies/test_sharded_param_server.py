@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from records.files import load_events, load_table
-from records.staleness import per_worker
+from gradwire.core.records.files import load_events, load_table
+from gradwire.core.training import Options
+from gradwire.pictures.staleness import per_worker
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
 from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
 from tests.strategies.kinds import on_ranks
@@ -17,9 +20,6 @@ from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.test_every_strategy import assert_steps_of_one_process
 from tests.strategies.test_every_strategy_runs import simulated
 from tests.strategies.test_param_server import messages as messages_of
-from training import Options
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run
 
 # The steps of one process, and the end of an epoch
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import Transport
 from strategies import LocalSGD, StreamingDiLoCo
 from tests.ranks import LIMIT, launch
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import N_STEPS, Rank, Task, make_model
 from tests.strategies.test_local_sgd import gradient
 from tests.virtual_time.test_dry_run import GBIT, steps_of
-from transports.base import Transport
 
 EPOCHS = 3
 

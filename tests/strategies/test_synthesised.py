@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import simulate
-from records.errors import UsageError
-from records.files import load_events
-from records.messages import with_messages
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.files import load_events
+from gradwire.core.training import run
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import Options
+from gradwire.core.transports.base import Transport
+from gradwire.every_order.contributions import find_fault
+from gradwire.networks.graph import Edge, Graph, read_graph
+from gradwire.pictures.messages import with_messages
+from gradwire.virtual_time import simulate
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import Linked
 from strategies.all_reduce.synthesised import Schedule, Synthesised, run_schedule, synthesise
 from strategies.collectives import AllReduce
-from strategies.common.contributions import find_fault
 from tests.graphs import FILES, FOLDER
 from tests.runs import SMALL, said_by, small
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
-from training import run
-from training.checks import resolve
-from training.options import Options
-from transports.base import Transport
-from transports.graph import Edge, Graph, read_graph
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import Linked
 
 LENGTHS = (1_600, 16_000, 1_600_000)  # of float32; of shorter ones whole vectors have fewer latencies
 HAND_WRITTEN: dict[str, AllReduce] = {

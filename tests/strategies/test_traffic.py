@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from records.errors import UsageError
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.forms import predict
 from strategies import Cost, RingAllReduce, Traffic
-from strategies.common.forms import predict
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import explore
+from gradwire.every_order import explore
+from gradwire.torch_scripts.collectives import plans
+from gradwire.torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, examine, run_once
+from gradwire.torch_scripts.script import Script, ranks_alone
 from tests.every_order.planted import has_all_orders
 from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS, at
-from torch_scripts.collectives import plans
-from torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, examine, run_once
-from torch_scripts.script import Script, ranks_alone
 
 
 def report(name: str, n: int, *arguments: Any, file: str = "orders.py", at_most: int = 20_000) -> ScriptReport:

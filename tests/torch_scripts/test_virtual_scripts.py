@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 import torch
 
-import simulate
 from benchmarks import ddp_steps
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.networks.units import PAYLOAD
+from gradwire.torch_scripts import threads
+from gradwire.torch_scripts.collectives import plans
+from gradwire.torch_scripts.script import Script
+from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from gradwire.virtual_time import simulate
+from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.ranks import Deadlock
 from tests.graphs import FOLDER
 from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS
-from torch_scripts import threads
-from torch_scripts.collectives import plans
-from torch_scripts.script import Script
-from torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
-from transports.units import PAYLOAD
-from virtual_time.network import OneSwitch
-from virtual_time.ranks import Deadlock
 
 STEPS = ddp_steps.__file__
 RING = str(FOLDER / "ring-8.json")

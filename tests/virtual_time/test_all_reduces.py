@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from gradwire.core.strategy.forms import closed_form, predict
+from gradwire.core.transports.base import Transport
+from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from strategies import (
     AllGather,
     DoubleTree,
@@ -17,11 +22,6 @@ from strategies import (
     Swing,
 )
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.common.forms import closed_form, predict
-from transports.base import Transport
-from transports.card import FAIR, IN_ORDER
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import OneSwitch
 
 SHARINGS = pytest.mark.parametrize("sharing", [FAIR, IN_ORDER])
 FOLDED: list[AllReduceSGD] = [RecursiveDoubling(), HalvingDoubling(), Swing(), HierarchicalRing(rack=4)]

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from compression.topk import TopK
-from records.errors import UsageError
+from gradwire.compression.topk import TopK
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import Options
+from gradwire.core.training.preflight import prepare
+from gradwire.core.workloads import datasets
+from gradwire.core.workloads.datasets import Data
+from gradwire.networks.units import PAYLOAD
+from gradwire.virtual_time import calibration
+from gradwire.virtual_time import cluster as clusters
+from gradwire.virtual_time.calibration import count_flops
+from gradwire.virtual_time.cluster import ClusterOptions, Compute, check_memory, phase_seconds
+from gradwire.virtual_time.launcher import Death
+from gradwire.virtual_time.network import OneSwitch, Racks
 from strategies import DGS, AsyncParamServer, BackupWorkers, ParamServer, RingAllReduce
 from tests.runs import small
-from training.checks import resolve
-from training.options import Options
-from training.preflight import prepare
-from transports.units import PAYLOAD
-from virtual_time import calibration
-from virtual_time import cluster as clusters
-from virtual_time.calibration import count_flops
-from virtual_time.cluster import ClusterOptions, Compute, check_memory, phase_seconds
-from virtual_time.launcher import Death
-from virtual_time.network import OneSwitch, Racks
-from workloads import datasets
-from workloads.datasets import Data
 
 ROLES = ["server", "worker", "worker", "worker"]
 

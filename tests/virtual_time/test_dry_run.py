@@ -5,8 +5,19 @@ from typing import Any
 
 import pytest
 
-from compression import CODECS, Codec, Layout, RandomK, TopK
-from records.errors import UsageError
+from gradwire.compression import CODECS, Codec, Layout, RandomK, TopK
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.forms import predict
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import Options
+from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.networks.units import PAYLOAD
+from gradwire.virtual_time.cluster import ClusterOptions, Compute
+from gradwire.virtual_time.dry_run import DryRun, closed_form, dry_run, period
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.meta_models import count_flops, sizes_of
+from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 from strategies import (
     DGS,
     STRATEGIES,
@@ -25,19 +36,8 @@ from strategies import (
     Strategy,
     StreamingDiLoCo,
 )
-from strategies.common.forms import predict
 from tests.runs import IN_MEMORY, n_gpus_of
 from tests.strategies.kinds import exact
-from training.checks import resolve
-from training.options import Options
-from transports.card import FAIR, IN_ORDER
-from transports.units import PAYLOAD
-from virtual_time.cluster import ClusterOptions, Compute
-from virtual_time.dry_run import DryRun, closed_form, dry_run, period
-from virtual_time.launcher import VirtualTime
-from virtual_time.meta_models import count_flops, sizes_of
-from virtual_time.network import OneSwitch
-from virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
 STEPS, SAMPLES = 24, 4

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from records.errors import UsageError
-from records.memory_use import KINDS
+from gradwire.core.records.errors import UsageError
+from gradwire.core.training.options import Options
+from gradwire.diagnosis.memory_use import KINDS
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import DryRun, dry_run
+from gradwire.virtual_time.footprints import NEVER, footprint, smallest_n
+from gradwire.virtual_time.meta_models import sizes_of
 from strategies import (
     STRATEGIES,
     AsyncParamServer,
@@ -22,11 +27,6 @@ from strategies import (
     Strategy,
 )
 from tests.runs import IN_MEMORY, n_gpus_of
-from training.options import Options
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import DryRun, dry_run
-from virtual_time.footprints import NEVER, footprint, smallest_n
-from virtual_time.meta_models import sizes_of
 
 PARAMETERS, LAYERS = 60_480, 10  # whole parts for 2 to 7 ranks
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}

@@ -1,4 +1,4 @@
-"""What `virtual_time.launcher` alone promises, above all when ranks die and come back."""
+"""What `gradwire.virtual_time.launcher` alone promises, above all when ranks die and come back."""
 
 import os
 import resource
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import ANY, Transport
+from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.network import OneSwitch
 from tests.ranks import outcome, virtual_time
-from transports.base import ANY, Transport
-from virtual_time.launcher import Death, VirtualTime
-from virtual_time.network import OneSwitch
 
 
 def be_interrupted(transport: Transport) -> None:

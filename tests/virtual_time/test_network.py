@@ -2,8 +2,8 @@
 
 import pytest
 
-from transports.units import bytes_per_second, seconds
-from virtual_time.network import OneSwitch, Racks
+from gradwire.networks.units import bytes_per_second, seconds
+from gradwire.virtual_time.network import OneSwitch, Racks
 
 # Units
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.card import Card
-from virtual_time.network import Network, OneSwitch, Racks
-from virtual_time.sharing import Fair, Flow
-from virtual_time.world import World
+from gradwire.networks.card import Card
+from gradwire.virtual_time.network import Network, OneSwitch, Racks
+from gradwire.virtual_time.sharing import Fair, Flow
+from gradwire.virtual_time.world import World
 
 BANDWIDTH, LATENCY = 1000.0, 0.5  # bytes a second, seconds
 Send = tuple[float, int, int, int]  # at what time, from and to which rank, how many bytes

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.core.transports.base import ANY, Transport
+from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import Network, OneSwitch, Racks
+from gradwire.virtual_time.ranks import Deadlock
 from tests.ranks import virtual_time
-from transports.base import ANY, Transport
-from transports.card import FAIR, IN_ORDER
-from virtual_time.launcher import VirtualTime
-from virtual_time.network import Network, OneSwitch, Racks
-from virtual_time.ranks import Deadlock
 
 MS, US = 1e-3, 1e-6  # latency, and what a byte takes, in the cluster of `virtual_time`
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from compression import CODECS, Codec
+from gradwire.compression import CODECS, Codec
+from gradwire.core.training.options import Options
+from gradwire.virtual_time import transport
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
+from gradwire.virtual_time.vectors import hollow
 from strategies import STRATEGIES, Strategy
 from tests.runs import IN_MEMORY, n_gpus_of
-from training.options import Options
-from virtual_time import transport
-from virtual_time.cluster import ClusterOptions
-from virtual_time.dry_run import dry_run
-from virtual_time.vectors import hollow
 
 IN_MESSAGES = {name: kind for name, kind in STRATEGIES.items() if name not in IN_MEMORY}
 CODED = [codec for codec in CODECS.values() if codec.on_meta and not codec.tensors_only]

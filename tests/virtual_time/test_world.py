@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtual_time.network import OneSwitch
-from virtual_time.world import World
+from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.world import World
 
 Plan = tuple[float, list[Any]]  # after how long something happens, and what it asks for when it does
 plans: st.SearchStrategy[Any] = st.recursive(

@@ -1,0 +1,68 @@
+"""Replay: an asynchronous run once more, its messages taken in the order in which they came then.
+
+    python train.py --replay RESULTS_DIR/RUN_NAME
+
+The order is all that two such runs differ in, and it is always recorded: as "arrivals", the ranks one after the other,
+in RUN_NAME.json. So the replay ends with the same parameters, bit for bit, however fast each worker is this time.
+Where other ranks than the first looked for messages, theirs follow after a semicolon each; "-": there was none.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradwire.core.records.errors import RunFailed, as_usage_error
+from gradwire.core.records.files import load_metadata
+from gradwire.core.records.machine import machine
+from gradwire.core.transports.inbox import NOBODY
+
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by what is no record
+
+
+@dataclass
+class Recorded:
+    """What a replay needs of the run that it repeats."""
+
+    options: dict[str, Any]
+    arrivals: list[list[int]]  # by rank; of the last ones there may be none
+    deaths: list[dict[str, Any]]
+    parameter_hash: str
+    machine: dict[str, Any]
+    repeat: str  # the option that repeats what was chosen when it began
+
+
+def load(path: str) -> Recorded:
+    """Return what is recorded of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
+    name = f"{path.removesuffix('.json')}.json"
+    with as_usage_error(f"--replay {path}: {name} is not the record of a run", "", _OF_OTHERS):
+        metadata = load_metadata(Path(name))
+        of_ranks = metadata["arrivals"].split(";") if metadata["arrivals"] != "" else []
+        return Recorded(
+            dict(metadata["options"]),
+            [[NOBODY if rank == "-" else int(rank) for rank in one.split()] for one in of_ranks],
+            metadata["deaths"],
+            metadata["parameter_hash"]["0"],
+            metadata["machine"],
+            metadata.get("choice", {}).get("repeat", ""),
+        )
+
+
+def as_text(arrivals: Iterable[Sequence[int]]) -> str:
+    """Return the arrivals of each rank as they are recorded."""
+    of_ranks = [" ".join("-" if rank == NOBODY else str(rank) for rank in of_one) for of_one in arrivals]
+    return ";".join(of_ranks).rstrip(";")
+
+
+def compare(path: str, parameter_hash: str, quiet: bool) -> None:
+    """Check that the replay ended with the same parameters, and print so. Raises RunFailed."""
+    run = load(path)
+    if parameter_hash == run.parameter_hash:
+        if not quiet:
+            print(f"replay         bit for bit the parameters of {path}")
+        return
+    here = machine()
+    other = [f"{key} {run.machine.get(key)} then, {here[key]} here" for key in ("torch", "cpu", "cores")
+             if run.machine.get(key) != here[key]]  # fmt: skip
+    why = "; ".join(other) or "the code or the data are not the same"
+    raise RunFailed(f"the replay has come to other parameters than {path}: {why}")

@@ -1,0 +1,226 @@
+"""What a codec is: how a vector looks on the wire."""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from gradwire.core.records.errors import RunFailed, between
+from gradwire.core.records.formulas import as_written, evaluate
+from gradwire.core.strategy.layout import Layout
+
+DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
+KINDS = {DENSE: "codes can be added", GATHERED: "codes go to everyone", LINEAR: "has all-reduces of its own"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a codec sends for a vector: `data`, a vector of any dtype, of whose bytes some are indices and headers."""
+
+    data: torch.Tensor
+    indices: int = 0
+    headers: int = 0
+
+    @property
+    def values(self) -> int:
+        """The bytes of values."""
+        return self.data.nbytes - self.indices - self.headers
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a codec knows of the run; `scope`: "tensor" by tensor, "vector" as a whole.
+
+    `rank` is who sends; `sends`: whether this end does.
+    """
+
+    scope: str = "tensor"
+    seed: int = 0
+    rank: int = 0
+    workers: int = 1
+    momentum: float = 0.0
+    sends: bool = True
+
+
+@dataclass(kw_only=True)
+class Codec(ABC):
+    """One end of one direction of a link; its fields are the codec's options.
+
+        codec.start(layout, like)
+        code = codec.encode(vector)         # at the sender
+        vector = codec.decode(code.data)    # at the receiver, which has an instance of its own
+
+    Law: what is sent plus what is kept equals what came in, where something is kept (error feedback). The first line
+    of a class's docstring describes it in `--list`; the docstring below each field is the help of the option.
+
+    `kind` says how several ranks sum what they code. *dense*: codes can be added, so a ring reduces them. *gathered*:
+    codes go to everyone, who decodes them all. *linear*: the codec sums by all-reduces of its own.
+    """
+
+    name: ClassVar[str]  # on the command line: its module's name
+    kind: ClassVar[str]
+    values: ClassVar[str]  # bytes of the values of one tensor; of n elements of w bytes, rows x columns as a matrix
+    indices: ClassVar[str] = "0"  # likewise, i being the bytes of an index
+    headers: ClassVar[str] = "0"
+    exact_size: ClassVar[bool] = True  # whether the formulas are what is sent, and not what it is at most
+    defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run, such as momentum, for which it has its own default
+    carries_momentum: ClassVar[bool] = False  # it takes --momentum, and the optimizer runs without
+    tensors_only: ClassVar[bool] = False  # it codes tensor by tensor, never the vector as a whole
+    state: ClassVar[tuple[str, ...]] = ()  # the attributes, tensors or numbers, from which it continues later
+    on_meta: ClassVar[bool] = True  # the length of its codes does not depend on elements
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__module__.rpartition(".")[2]
+
+    def check(self) -> None:  # noqa: B027 - most have nothing to check
+        """Check the options. Raises UsageError: see `gradwire.core.records.errors.between`."""
+
+    def count(self) -> tuple[float, float, float]:
+        """Return the bytes of values, indices and headers of a code, in closed form. Only after `start`."""
+        options = as_written({option.name: getattr(self, option.name) for option in dataclasses.fields(self)})
+        totals = [0.0, 0.0, 0.0]
+        for shape, n in zip(self.parts.shapes, self.parts.sizes, strict=True):
+            if n:
+                rows = shape[0] if len(shape) > 1 else 1
+                values = {"n": n, "w": self.dtype.itemsize, "rows": rows, "columns": n // rows,
+                          "i": index_dtype(self.layout.n).itemsize}  # fmt: skip
+                for i, formula in enumerate((self.values, self.indices, self.headers)):
+                    totals[i] += evaluate(formula, {**options, **values})
+        return totals[0], totals[1], totals[2]
+
+    # The run
+
+    def start(self, layout: Layout, like: torch.Tensor, setting: Setting = Setting()) -> None:
+        """Prepare for vectors [layout.n] of the dtype and device of `like`. Called once.
+
+        `epoch`, from 1 on, is set by who sends, before it encodes. `parts` are what is coded one by one: the tensors
+        of `layout`, or all of it.
+        """
+        self.layout, self.setting, self.epoch = layout, setting, 1
+        self.parts = layout if setting.scope == "tensor" else layout.whole
+        self.dtype, self.device = like.dtype, like.device
+        self.setup()
+
+    def setup(self) -> None:  # noqa: B027 - most keep nothing
+        """Allocate what is kept from one vector to the next. Called by `start`."""
+
+    @abstractmethod
+    def encode(self, vector: torch.Tensor) -> Code:
+        """Return what is sent for `vector` [n], which is not changed. Raises RunFailed if an element is not finite."""
+
+    @abstractmethod
+    def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the vector [n] of a code, written into `out` if it is given."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this end needs to continue later, copied."""
+        values = {name: getattr(self, name) for name in self.state}
+        return {name: value.clone() if torch.is_tensor(value) else value for name, value in values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same layout."""
+        for name in self.state:
+            if torch.is_tensor(value := getattr(self, name)):
+                value.copy_(state[name])
+            else:
+                setattr(self, name, state[name])
+
+    # For those who write one
+
+    def empty(self) -> torch.Tensor:
+        """Return a new vector [n]."""
+        return torch.empty(self.layout.n, dtype=self.dtype, device=self.device)
+
+    def kept(self, value: float = 0.0) -> torch.Tensor:
+        """Return a new vector [n] of this value, for what a sender keeps; of length 0 at an end that only receives."""
+        n = self.layout.n if self.setting.sends else 0
+        return torch.full((n,), value, dtype=self.dtype, device=self.device)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of what this end keeps from one vector to the next."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
+
+
+@dataclass(kw_only=True)
+class ErrorFeedback(Codec):
+    """A codec that keeps what it has not sent, and adds it to the next vector.
+
+    Law: what is sent plus what is kept equals the vector plus `error_decay` times what was kept.
+    """
+
+    error_decay: float = 1.0
+    """beta: the share of what was kept that is added to the next vector; below 1 old errors fade, as in SparseLoCo."""
+
+    def check(self) -> None:
+        """Errors do not grow."""
+        super().check()
+        between(self, "error_decay", 0, 1)
+
+    def plus_error(self, vector: torch.Tensor, error: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the vector plus beta times the error."""
+        return torch.add(vector, error, alpha=self.error_decay, out=out)
+
+
+@dataclass(kw_only=True)
+class Linear(Codec):
+    """A codec whose codes are linear in the vector, so that what all ranks send can be averaged on the way."""
+
+    kind = LINEAR
+
+    @abstractmethod
+    def reduce(self, vector: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Replace `vector` [n] by what stands for the mean over all ranks.
+
+        Yields flat vectors, each of which the caller replaces by its mean over all ranks before it goes on.
+        """
+
+
+def index_dtype(n: int) -> torch.dtype:
+    """Return the type of an index into `n` elements."""
+    return torch.int32 if n <= 2**31 else torch.int64
+
+
+def check_finite(vector: torch.Tensor, layout: Layout, indices: torch.Tensor | None = None) -> None:
+    """Check that a gradient has neither NaN nor infinity. Raises RunFailed, which names the tensor.
+
+    With `indices` [k]: of which elements these are the values, each a gradient plus what was kept of others.
+    """
+    if vector.is_meta or math.isfinite(float(vector.sum())):  # NaN and infinity spread to the sum
+        return
+    wrong = torch.isfinite(vector).logical_not().nonzero().flatten()
+    if not len(wrong):
+        return
+    first = int(wrong[0])
+    if indices is None:
+        name, n = layout.name_at(first), vector.numel()
+        why = f"{name} has the value {float(vector[first])}, and {len(wrong)} of {n} elements are not finite"
+    else:
+        largest = f"above the largest {str(vector.dtype).removeprefix('torch.')}"
+        why = f"{layout.name_at(int(indices[first]))} plus what was kept of those before it is {largest}"
+    raise RunFailed(f"the gradient of {why}; take a smaller --lr, or bound the gradient with --clip_norm")
+
+
+def pack(*parts: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of several vectors as one, those of the longest elements first, so that all can be read there.
+
+    A single vector stays as it is.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    ordered = sorted(parts, key=lambda part: -part.element_size())
+    return torch.cat([part.contiguous().view(torch.uint8) for part in ordered])
+
+
+def unpack(data: torch.Tensor, *kinds: tuple[int, torch.dtype]) -> list[torch.Tensor]:
+    """Return the vectors that were packed, given the length and dtype of each. Raises RunFailed if they do not fit."""
+    expected = sum(n * dtype.itemsize for n, dtype in kinds)
+    if data.nbytes != expected or any(n < 0 for n, _ in kinds):
+        raise RunFailed(f"a code of {data.nbytes} bytes came where {expected} were expected: sent by another codec")
+    order = sorted(range(len(kinds)), key=lambda i: -kinds[i][1].itemsize)
+    pieces = data.view(torch.uint8).split([kinds[i][0] * kinds[i][1].itemsize for i in order])
+    return [pieces[order.index(i)].view(dtype) for i, (_, dtype) in enumerate(kinds)]

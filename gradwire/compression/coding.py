@@ -1,0 +1,234 @@
+"""Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradwire.compression import DENSE, KINDS, Codec, Layout, Setting
+from gradwire.compression.base import Linear
+from gradwire.compression.none import NoCodec
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.factories import OptimizerFactory
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.traits import Coded, Cost
+from gradwire.core.transports.base import Message, Transport
+
+if TYPE_CHECKING:
+    from gradwire.core.strategy.base import Strategy  # which imports this module
+
+CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
+"""Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
+
+AllReduce = Callable[[torch.Tensor, int], int]
+"""Replaces a vector [m] on every rank by the sum over all ranks, and returns the sum of all the numbers beside it."""
+
+
+def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
+    """Return what makes the codec at each end of each link; None: gradients are sent as they are."""
+    if codec is None or isinstance(codec, NoCodec):
+        return None
+
+    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
+        own = dataclasses.replace(codec)
+        own.start(layout, like, dataclasses.replace(setting, rank=rank, sends=sends))
+        return own
+
+    return make
+
+
+def coded(cost: Cost, make: CodecFactory | None, layout: Layout, like: torch.Tensor, epoch: int) -> Coded | None:
+    """Return the kind and length, at most, of the code of a gradient like this in an epoch; None: there is no codec.
+
+    The codec is the algorithm's own, or what `make` makes.
+    """
+    codec = cost.code
+    if codec is not None:
+        codec.start(layout, like, Setting(cost.scope))
+    elif make is not None:
+        codec = make(layout, like, 0, True)
+    else:
+        return None
+    codec.epoch = epoch
+    return Coded(codec.kind, sum(codec.count()))
+
+
+def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer: OptimizerFactory) -> None:
+    """Check that a strategy with this optimizer can send its gradients by the codec. Raises UsageError."""
+    if codec is None or isinstance(codec, NoCodec):
+        return
+    codec.check()
+    if codec.kind not in strategy.traits.carries:
+        from gradwire.strategies import STRATEGIES  # which imports this module
+
+        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
+        raise UsageError(
+            f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
+            f"{', '.join(able)} can"
+        )
+    if codec.tensors_only and scope != "tensor":
+        raise UsageError(f"--codec_scope {scope}: {codec.name} codes tensor by tensor; leave it out")
+    if codec.carries_momentum:
+        why = f"{codec.name} carries the momentum of sgd"
+        made = optimizer_of(torch.optim.SGD, optimizer, why, "take sgd or another --codec")
+        for option in ("momentum", "dampening", "nesterov"):
+            if value := made.param_groups[0][option]:
+                raise UsageError(
+                    f"--optimizer_options {option}={value}: {codec.name} carries the momentum, and the optimizer has "
+                    "none; leave it out"
+                )
+
+
+class Coding:
+    """How the gradients of a run travel as codes, on one rank: a codec of its own, and one for each sender it reads.
+
+    `dense`: the bytes that the rank would send in place of a code, for comparison; `sends`: whether it sends gradients.
+    """
+
+    def __init__(self, make: CodecFactory, replica: Replica, transport: Transport, dense: float, sends: bool) -> None:
+        self._make, self._replica, self._transport = make, replica, transport
+        self._recorder = transport.recorder
+        self.dense = dense
+        self._own = make(replica.layout, replica.x, transport.rank, True) if sends else None
+        self._senders: dict[int, Codec] = {}
+        self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._free: list[torch.Tensor] = []  # vectors for what is decoded
+
+    @property
+    def _sent_per_byte(self) -> float:  # by a rank in one all-reduce
+        return self.dense / self._replica.x.nbytes
+
+    @property
+    def codec(self) -> Codec:
+        """The codec by which this rank sends."""
+        assert self._own is not None, "only on a rank that sends gradients"
+        return self._own
+
+    # To a server
+
+    def encode(self, vector: torch.Tensor, times: float = 1) -> torch.Tensor:
+        """Return the code of `vector` [n], to be sent so many `times`: it is good until the next. Raises RunFailed."""
+        with self._recorder.phase("compress", work="encode"):
+            self.codec.epoch = max(1, self._recorder.epoch)
+            code = self.codec.encode(vector)
+        self._recorder.count_code(times * code.values, times * code.indices, times * code.headers, self.dense)
+        return self._placed(code.data, "code")
+
+    def decode(self, message: Message) -> Message:
+        """Replace the code that a message carries by its vector [n], and release the sender's memory."""
+        codec = self._sender(message.src)
+        with self._recorder.holding("messages"):
+            vector = self._free.pop() if self._free else torch.empty_like(self._replica.x)
+        message.log_receipt()
+        with self._recorder.phase("compress", work="decode"):
+            codec.decode(message.vector, vector)
+        message.replace(vector, lambda: self._free.append(vector))
+        return message
+
+    def forget(self, k: int) -> None:
+        """Begin anew with sender k, which was started again."""
+        self._senders.pop(k, None)
+
+    def _sender(self, k: int) -> Codec:
+        if k not in self._senders:
+            self._senders[k] = self._make(self._replica.layout, self._replica.x, k, False)
+        return self._senders[k]
+
+    # Between all ranks
+
+    def mean(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
+        """Replace `vector` [P] on every rank by the mean of what all send for theirs, weighted with `n`.
+
+        Return the sum of their `n`. The same bits on all ranks. Raises RunFailed, PeerLost, WaitTimeout.
+        """
+        if isinstance(self.codec, Linear):
+            return self._mean_of_factors(self.codec, vector, n, all_reduce)
+        return self._mean_of_sums(vector, n, all_reduce) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
+
+    def _mean_of_sums(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
+        """Dense: the all-reduce adds the codes."""
+        sums = self.encode(vector, self._sent_per_byte)
+        total = _mean_by(all_reduce, sums, n)
+        with self._recorder.phase("compress", work="decode"):
+            self.codec.decode(sums, vector)
+        return total
+
+    def _mean_of_all(self, vector: torch.Tensor, n: int) -> int:
+        """Gathered: the codes go to everyone, who decodes them all and adds them in the order of ranks."""
+        transport, N = self._transport, self._transport.world_size
+        own = self.encode(vector, N - 1)
+        # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
+        sent = [transport.isend(own, (transport.rank + i) % N, "code", n=n) for i in range(1, N)]
+        total, parts = 0, torch.empty_like(vector)
+        vector.zero_()
+        for k in range(N):
+            if k == transport.rank:
+                data, n_k, message = own, n, None
+            else:
+                message = transport.recv(k, "code")
+                data, n_k = message.vector, message.n
+            with self._recorder.phase("compress", work="decode"):
+                vector.add_(self.codec.decode(data, parts), alpha=n_k)
+            if message:
+                message.release()
+            total += n_k
+        for work in sent:
+            work.wait()
+        vector.div_(total)
+        return total
+
+    def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
+        """Linear: the codec says what is to be averaged on the way, each time by an all-reduce."""
+        nbytes, total = 0, n
+        factors = codec.reduce(vector)
+        while True:
+            with self._recorder.phase("compress", 1 / 3, work="encode"):
+                flat = next(factors, None)
+            if flat is None:
+                break
+            total = _mean_by(all_reduce, placed := self._placed(flat, "factors"), n)
+            flat.copy_(placed)
+            nbytes += flat.nbytes
+        self._recorder.count_code(self._sent_per_byte * nbytes, 0, 0, self.dense)
+        return total
+
+    # Both
+
+    def _placed(self, data: torch.Tensor, what: str) -> torch.Tensor:
+        """Copy what is to be sent to where peers can read it."""
+        room = self._rooms.get((what, data.dtype))
+        if room is None or room.numel() < data.numel():
+            length = data.numel() if self.codec.exact_size else data.numel() * 5 // 4  # the next may be longer
+            with self._recorder.holding("messages"):
+                room = self._rooms[what, data.dtype] = self._transport.allocate(length, data.dtype)
+        return room[: data.numel()].copy_(data)
+
+    # Its state: see `Strategy.keep`
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of what the rank's own codec keeps."""
+        return self._own.nbytes if self._own else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each codec."""
+        own = self._own.state_dict() if self._own else {}
+        return {"own": own, "senders": {k: codec.state_dict() for k, codec in self._senders.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        if self._own:
+            self._own.load_state_dict(state["own"])
+        for k, one in state["senders"].items():
+            self._sender(k).load_state_dict(one)
+
+
+def _mean_by(all_reduce: AllReduce, vector: torch.Tensor, n: int) -> int:
+    """Replace `vector` by its mean over all ranks, weighted with `n`; return the sum of their `n`."""
+    total = all_reduce(vector.mul_(n), n)
+    if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
+        raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
+    vector.div_(total)
+    return total

@@ -1,0 +1,28 @@
+"""Half precision: every element rounded to float16, as torch rounds. Half the bytes, and 65504 is the largest."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire.compression.base import DENSE, Code, Codec, check_finite, unpack
+
+
+@dataclass(kw_only=True)
+class Float16(Codec):
+    """Rounds every element to float16: 11 bits of precision, up to 65504."""
+
+    kind = DENSE
+    values = "2 n"
+    rounded: ClassVar[torch.dtype] = torch.float16
+
+    def encode(self, vector: torch.Tensor) -> Code:
+        """See Codec. An element that rounds to more than the largest number is not finite."""
+        data = vector.to(self.rounded)
+        check_finite(data, self.layout)
+        return Code(data)
+
+    def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See Codec."""
+        (rounded,) = unpack(data, (self.layout.n, self.rounded))
+        return (self.empty() if out is None else out).copy_(rounded)

@@ -1,0 +1,24 @@
+"""No compression: the vector itself is sent."""
+
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.compression.base import DENSE, Code, Codec, unpack
+
+
+@dataclass(kw_only=True)
+class NoCodec(Codec):
+    """Sends the vector as it is."""
+
+    kind = DENSE
+    values = "w n"
+
+    def encode(self, vector: torch.Tensor) -> Code:
+        """See Codec. The vector is neither copied nor checked."""
+        return Code(vector)
+
+    def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See Codec. Without `out` the code itself is returned."""
+        (vector,) = unpack(data, (self.layout.n, self.dtype))
+        return vector if out is None else out.copy_(vector)

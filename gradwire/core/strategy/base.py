@@ -1,0 +1,291 @@
+"""What a strategy is: what happens between `backward()` and the next `forward()`, and what is known of it before."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+
+from gradwire.compression.coding import CodecFactory, Coding
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.broadcast import broadcast
+from gradwire.core.strategy.descent import Descent, Schedule
+from gradwire.core.strategy.factories import OptimizerFactory
+from gradwire.core.strategy.forms import closed_form, sources
+from gradwire.core.strategy.kept import Kept, KeptThing
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
+from gradwire.core.transports.base import Transport
+from gradwire.core.transports.inbox import STEPS_TAKEN
+from gradwire.networks.graph import Graph
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """How large a run is, and where it runs: what the options of a strategy must fit."""
+
+    n_ranks: int
+    workers: int
+    steps_per_epoch: int
+    shared_memory: bool = True
+    replayed: bool = False  # whether another run's order of messages is repeated
+    held_back: bool = False  # whether messages are held back, as on a network
+    optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
+
+    def check_shared_memory(self, name: str) -> None:
+        """Check that the ranks of strategy `name`, which read or write one x, share memory and need no messages.
+
+        Raises UsageError.
+        """
+        if not self.shared_memory:
+            raise UsageError(f"--strategy {name}: needs shared memory; run it without torchrun, in real time")
+        if self.held_back:
+            raise UsageError(
+                f"--bandwidth, --latency: the workers of {name} read x in shared memory, where no network can hold it "
+                "back; leave them out"
+            )
+        if self.replayed:
+            raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
+
+
+@dataclass(kw_only=True)
+class Strategy(ABC):
+    """One rank's part in an algorithm; its fields are the algorithm's options. A training loop is the same for all:
+
+        strategy.start(replica, transport, optimizer)
+        for x, y in shard:
+            strategy.begin_step(len(x))
+            loss(model(x), y).backward()
+            strategy.step(len(x))
+        strategy.finish()
+
+    and on a server rank `strategy.serve()` stands for the `for` loop.
+
+    The first line of a class's docstring describes it in `--list`; the docstring below each field is the help of the
+    option. A field may say when its value may be another one, by its metadata: see `MAY_CHANGE_ON_RESUME`.
+    """
+
+    name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
+    traits: ClassVar[Traits] = Traits()
+    choice: ClassVar[Choice | None] = None  # of an instance that has begun, if it chooses between algorithms
+
+    def __init_subclass__(cls) -> None:
+        package, _, module = cls.__module__.rpartition(".")
+        if "name" not in vars(cls):
+            cls.name = module if package.split(".")[0] == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
+
+    # What is known before it starts
+
+    @abstractmethod
+    def cost(self, kind: str | None = None) -> Cost:
+        """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
+
+    def in_formulas(self) -> dict[str, Any]:
+        """Return the options that formulas know, by their names."""
+        return {option.name: getattr(self, option.name) for option in fields(self)}
+
+    def memory(self, role: str) -> Footprint:
+        """Return what the rank of this role that holds most holds in a step."""
+        if role == "server":
+            return Footprint(gradients="P")
+        return Footprint(optimizer_state="0" if self.traits.server_updates else "S")
+
+    def roles(self, world_size: int) -> list[str]:
+        """Return each rank's role: "worker" or "server"."""
+        return ["worker"] * world_size
+
+    def count_workers(self, n_gpus: int) -> int:
+        """Return into how many parts, one for each worker, a global batch is cut."""
+        return self.roles(n_gpus).count("worker")
+
+    def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
+        """Check the options against the size of the run. Raises UsageError: see `between`."""
+
+    @property
+    def steps_per_code(self) -> int:
+        """The steps between two codes that a worker sends."""
+        return 1
+
+    def stalest(self, workers: int) -> int | None:
+        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
+        return None
+
+    # The run
+
+    def start(
+        self,
+        replica: Replica,
+        transport: Transport,
+        optimizer: OptimizerFactory,
+        clip_norm: float = 0.0,
+        schedule: Schedule | None = None,
+        state: dict[str, Any] | None = None,
+        after_update: Callable[[], None] = lambda: None,
+        codec: CodecFactory | None = None,
+        seed: int = 0,
+        network: Graph | None = None,
+    ) -> None:
+        """Give the strategy its run. Called once, by all ranks.
+
+        `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
+        there. `after_update` is called on a server after each of its updates, when the workers have their replies.
+        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
+        the algorithm draws, the same on all ranks. `network`: what --network says, where it is known. Raises
+        PeerLost, WaitTimeout.
+        """
+        self.replica = replica
+        self.transport = transport
+        self.seed = seed
+        self.network = network
+        self._kept: dict[str, KeptThing] = {}
+        with transport.recorder.holding("codec state"):
+            self.coding = self._code_by(codec) if codec else None
+        transport.recorder.meters.clear()
+        transport.recorder.follow(sources(type(self)))
+        self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
+        self.descent.after_update = after_update
+        self.step = self._collecting(self.step)  # type: ignore[method-assign]
+        self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
+        self.setup()
+        if state is not None:
+            self.load_state_dict(state)
+        self.join(resumed=state is not None)
+
+    def _code_by(self, codec: CodecFactory) -> Coding:
+        N, x = self.transport.world_size, self.replica.x
+        _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
+        dense *= self.steps_per_code
+        sends = self.roles(N)[self.transport.rank] == "worker"
+        coding = Coding(codec, self.replica, self.transport, dense, sends)
+        # Where workers may die, a server begins anew with each: what codecs keep of them is lost.
+        self.keep("codec", coding, saved=sends or not self.traits.workers_may_die)
+        return coding
+
+    def _collecting(self, step: Callable[[int], None]) -> Callable[..., None]:
+        """Return `step`, which raises RunFailed if it has not collected the gradient: then it has trained on none."""
+
+        def checked(n_samples: int) -> None:
+            self.replica.collected = False
+            self.transport.steps += 1
+            self.transport.owes = "finish()"
+            step(n_samples)
+            if not self.replica.collected:
+                raise RunFailed(
+                    f"{type(self).__name__}.step() did not call self.replica.collect(), so it trained without the "
+                    "gradient of the last backward pass; let it begin with g = self.replica.collect()"
+                )
+
+        return checked
+
+    def _comparing(self, finish: Callable[[], None]) -> Callable[[], None]:
+        """Return `finish`, which first compares the steps of all ranks, unless a plan has fixed them."""
+
+        def checked() -> None:
+            all_in_step = not self.traits.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
+            if all_in_step and self.transport.world_size > 1 and math.isinf(self.descent.until):
+                self._compare_steps()
+            finish()
+            self.transport.steps, self.transport.owes = 0, ""
+
+        return checked
+
+    def _compare_steps(self) -> None:
+        """Tell the right neighbour and rank 0 how many steps this rank took, and compare. Raises RunFailed."""
+        transport, N, r = self.transport, self.transport.world_size, self.transport.rank
+        for peer in {(r + 1) % N, 0} - {r}:
+            transport.isend(None, peer, STEPS_TAKEN, n=transport.steps)
+        for peer in transport.peers if r == 0 else [(r - 1) % N]:
+            transport.compare_steps(transport.recv(peer, STEPS_TAKEN))
+
+    def setup(self) -> None:  # noqa: B027 - most have nothing more
+        """Allocate the algorithm's own state. Called by `start`, by all ranks."""
+
+    def join(self, resumed: bool) -> None:
+        """Give every rank all of the module's state of rank 0, unless each has its own of a resumed run."""
+        if not resumed:
+            broadcast(self.replica.x, self.transport, "initial parameters")
+            broadcast(self.replica.b, self.transport, "initial buffers")
+            if (others := self.replica.others).numel():
+                broadcast(others, self.transport, "initial others")
+                self.replica.others = others
+
+    def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
+        """Prepare for the two passes that complete the gradient of the next `step`, the mean over `n_samples`.
+
+        Optional in a loop: without it an algorithm does nothing during the backward pass. Called again between the two
+        passes, it corrects `n_samples`.
+        """
+
+    @abstractmethod
+    def step(self, n_samples: int) -> None:
+        """Turn this worker's mean gradient over `n_samples` into new parameters, and forget the gradient.
+
+        Of a loss that is a mean of something else, such as tokens, `n_samples` counts that: ranks are weighted by it.
+
+        It calls `replica.collect()`, without which it would train on no gradient: that is a RunFailed. Raises PeerLost,
+        WaitTimeout.
+        """
+
+    def serve(self) -> None:
+        """On a server rank: answer the workers until the epoch has ended. Raises PeerLost, WaitTimeout."""
+        raise RuntimeError(f"{type(self).__name__} has no server rank")
+
+    def finish(self) -> None:  # noqa: B027 - there may be nothing to do
+        """End an epoch, or the training: send what is unsent, average the buffers. All ranks call it.
+
+        Afterwards `model()` may be called, and training may continue.
+        """
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """Yield which of the steps `start` to `stop` - 1, counted over all epochs, this worker is to take."""
+        yield from range(start, stop)
+
+    def model(self) -> torch.Tensor:
+        """Return the parameters [n] that the algorithm calls its model, the same on every rank. All ranks call it.
+
+        Where workers may die, those that are dead do not, and a checkpoint shows the x of its `state_dict` instead.
+        """
+        return self.replica.x
+
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """Return what this server takes the x_k [n] of each worker to be, by rank, where it keeps that."""
+        return {}
+
+    # What belongs to this rank's state
+
+    def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
+        """Make a thing part of this rank's state: a tensor, or what has `state_dict` and `load_state_dict`.
+
+        `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
+        """
+        self._kept[name] = KeptThing(thing, saved, counted)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank needs to continue later."""
+        replica = self.replica
+        vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
+        return {**vectors, **self.descent.state_dict(), **{name: one.state() for name, one in self._saved()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict` of the same model and rank."""
+        self.replica.x.copy_(state["x"])
+        self.replica.b.copy_(state["b"])
+        self.replica.others = state["others"]
+        self.descent.load_state_dict(state)
+        for name, one in self._saved():
+            one.load(state[name])
+
+    def _saved(self) -> list[tuple[str, KeptThing]]:
+        return [(name, one) for name, one in self._kept.items() if one.saved]
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
+        return self.descent.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)

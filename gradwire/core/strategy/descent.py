@@ -1,0 +1,226 @@
+"""x <- optimizer(x, g), with what belongs to every update: the learning rate's schedule, the bound on g, the counts."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from gradwire.compression import Layout
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
+from gradwire.core.strategy.kept import nbytes_of
+
+_SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
+Schedule = Callable[[float], float]
+Made = TypeVar("Made", bound=torch.optim.Optimizer)
+
+
+def optimizer_of(kind: type[Made], make: OptimizerFactory, why: str, cure: str) -> Made:
+    """Return the optimizer of one element, for whom its kind matters. Raises UsageError for another `kind`."""
+    made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
+    if not isinstance(made, kind):
+        raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
+    return made
+
+
+def _name_of(make: OptimizerFactory, made: torch.optim.Optimizer | None) -> str:
+    return make.name if isinstance(make, ByTensor) else type(made).__name__.lower()
+
+
+class Descent:
+    """The updates that one rank makes.
+
+    `optimizer` makes any torch optimizer from a list of parameters: of one, the vector x, if it `is_flat`; else of the
+    tensors that `layout` says x is made of, which are views of it, and so are their gradients of g. `clip_norm` bounds
+    the norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
+    all workers to a factor of the learning rate of each group.
+
+    `version` counts the updates. `samples` are those whose gradients x has taken in, of all workers, as far as this
+    rank knows; `processed` counts also those whose gradients no update used, and is what the schedule counts.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        optimizer: OptimizerFactory,
+        clip_norm: float,
+        schedule: Schedule | None,
+        recorder: Recorder,
+        layout: Layout | None = None,
+    ) -> None:
+        self._make = optimizer
+        self._layout = layout or Layout.of((str(i), p) for i, p in enumerate(parameters))
+        self.is_flat = is_flat(optimizer)
+        self._recorder = recorder
+        self.clip_norm = clip_norm
+        self.schedule = schedule
+        self.before_update: Callable[[], None] = lambda: None  # called when the parameters hold their gradients
+        self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
+        self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
+        self.version = 0
+        self.samples = 0
+        self.processed = 0.0
+        self.optimize(*parameters)
+
+    def optimize(
+        self,
+        *parameters: torch.Tensor,
+        parts: Sequence[slice] | None = None,
+        packed: bool = False,
+        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """Update these, the vector x or all tensors, with a new optimizer.
+
+        `parts`: of x these alone, of those that `parts` returns; `packed`: what is given is they, one after the other.
+        `norm` returns the norm of the whole gradient, given that of the parts.
+        """
+        self._norm, layout, x = norm, self._layout, parameters[0]
+        if self.is_flat:
+            if parts is not None and not packed:
+                parameters = tuple(x[part] for part in parts)
+            if len(parameters) == 1 and not isinstance(x, nn.Parameter):
+                n = parameters[0].numel()
+                parameters = parameters[0].split(max(_SLICE, -(-n // _MOST_SLICES // 64) * 64))
+            self.own: Sequence[int] = range(len(parameters))
+        else:
+            # Without a gradient, the tensors of other parts stay as they are, and have no state.
+            starts = [where.start for where in layout.slices]
+            self.own = (
+                range(len(starts))
+                if parts is None
+                else [i for part in parts for i, start in enumerate(starts) if part.start <= start < part.stop]
+            )
+            if packed:
+                nothing = x.new_full((), math.nan)
+                own = dict(zip(self.own, layout.views(x, self.own), strict=True))
+                parameters = tuple(own.get(i, nothing.expand(shape)) for i, shape in enumerate(layout.shapes))
+            elif [tuple(p.shape) for p in parameters] != list(layout.shapes):
+                parameters = tuple(layout.views(x))
+        self.parameters = [p if isinstance(p, nn.Parameter) else nn.Parameter(p) for p in parameters]
+        make = partial(self._make, layout=layout) if isinstance(self._make, ByTensor) else self._make
+        self.optimizer = make(list(self.parameters))
+        if {id(p) for group in self.optimizer.param_groups for p in group["params"]} - set(map(id, self.parameters)):
+            name = _name_of(self._make, self.optimizer)
+            raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._sizes = [p.numel() for p in self.parameters]
+        self._part = sum(self._sizes[i] for i in self.own) / layout.n
+        self._taken: list[int] = []  # those that have taken their part of the next step
+
+    def parts(self, n: int, within: slice | None = None) -> list[slice]:
+        """Return n parts of x, or of what lies `within` it, that may be updated apart.
+
+        They are as `tensor_split` has them, or cut between tensors where the optimizer sees these.
+        """
+        start, stop = (within.start, within.stop) if within else (0, self._layout.n)
+        each, longer = divmod(stop - start, n)
+        ends = [start + i * each + min(i, longer) for i in range(n + 1)]
+        if not self.is_flat:
+            cuts = [start, *(where.stop for where in self._layout.slices if start < where.stop <= stop)]
+            ends = [min(cuts, key=lambda cut: abs(cut - end)) for end in ends]
+        return [slice(*both) for both in itertools.pairwise(ends)]
+
+    def step(self, g: torch.Tensor | None, n_samples: int, *, processed: float | None = None) -> None:
+        """x <- optimizer(x, g), g [n] being the mean gradient over `n_samples`; None: the parameters hold theirs.
+
+        Where parts of x are updated, g is those parts of the gradient, one after the other.
+
+        `processed`: on how many samples the workers have computed for this update, by default `n_samples`.
+        """
+        processed = n_samples if processed is None else processed
+        if g is not None:
+            self._give(g)
+        self.before_update()
+        if self.clip_norm:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            total = (
+                self._norm(g)
+                if self._norm and g is not None
+                else get_total_norm([g] if self.is_flat and g is not None else gradients)
+            )
+        taken, self._taken = self._taken, []
+        for i in taken:
+            self.parameters[i].grad = None
+        with self._recorder.phase("update", self._part - sum(self._sizes[i] for i in taken) / self._layout.n):
+            self._set_rates(processed)
+            if self.clip_norm:
+                clip_grads_with_norm_(self.parameters, self.clip_norm, total)
+            self.optimizer.step()
+        self.count(n_samples, processed)
+
+    @cached_property
+    def has_parts(self) -> bool:
+        """Whether parts of x may be updated before the others: by `step_part`."""
+        return self.is_flat and not self.clip_norm and takes_turns(self._make)
+
+    def step_part(self, part: slice, g: torch.Tensor, n_samples: int) -> None:
+        """Update one of the `parts` that `optimize` was given, before `step`, with the same arguments, the others."""
+        ends = enumerate(itertools.accumulate(self._sizes))
+        taken = [i for i, end in ends if part.start < end <= part.stop]
+        self._give(g)
+        for i in {*self.own} - {*taken}:
+            self.parameters[i].grad = None
+        with self._recorder.phase("update", sum(self._sizes[i] for i in taken) / self._layout.n):
+            self._set_rates(n_samples)
+            self.optimizer.step()
+        self._taken += taken
+
+    def _give(self, g: torch.Tensor) -> None:
+        gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
+        for i, gradient in zip(self.own, gradients, strict=True):
+            self.parameters[i].grad = gradient
+
+    def _set_rates(self, processed: float) -> None:
+        if self.schedule:
+            factor = self.schedule(self.processed + processed / 2)
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * factor
+
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""
+        options = self.optimizer.param_groups[0]
+        rate = options["lr"]
+        if self.schedule:
+            rate *= self.schedule(self.processed + n_samples / 2)
+        if self.clip_norm:
+            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        for part, parameter in zip(g.split(self._sizes), self.parameters, strict=True):
+            part.add_(parameter.data, alpha=options["weight_decay"]).mul_(rate)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, of the first group, after the samples that this rank knows of."""
+        return float(self._rates[0]) * (self.schedule(self.processed) if self.schedule else 1.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the samples of the epoch have been taken in, as far as this rank knows."""
+        return self.samples >= self.until
+
+    def count(self, n_samples: int, processed: float | None = None) -> None:
+        """Count one update with `n_samples`, made here or by adding what a worker has computed."""
+        self.version += 1
+        self.samples += n_samples
+        self.processed += n_samples if processed is None else processed
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the optimizer's state, such as momentum, on this rank."""
+        return nbytes_of(self.optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
+        counts = {"version": self.version, "samples": self.samples, "processed": self.processed}
+        return {"optimizer": deepcopy(self.optimizer.state_dict()), **counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+        self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]

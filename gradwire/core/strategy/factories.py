@@ -1,0 +1,106 @@
+"""What makes an optimizer, and what is found out of it by trying it out."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.compression import Layout
+
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class ByTensor:
+    """An optimizer that is given the tensors of the model, as views of x with their shapes, and their layout.
+
+    `name`: what messages call it.
+    """
+
+    make: Callable[[Layout, list[Any]], torch.optim.Optimizer]
+    name: str
+
+    def __call__(self, parameters: list[torch.Tensor], layout: Layout | None = None) -> torch.optim.Optimizer:
+        """Make it; without a layout, the parameters have numbers for names."""
+        return self.make(layout or Layout.of((str(i), p) for i, p in enumerate(parameters)), parameters)
+
+
+def by_name(make: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer], name: str = "") -> ByTensor:
+    """Return what makes an optimizer by `make`, which is called with what `model.named_parameters()` would give."""
+    return ByTensor(
+        lambda layout, parameters: make(list(zip(layout.names, parameters, strict=True))),
+        name or getattr(make, "__name__", "yours"),
+    )
+
+
+class _Flat(torch.Tensor):
+    """A parameter that refuses to tell its shape, except to torch itself."""
+
+    _SHAPE = frozenset({"dim", "size", "ndim", "shape", "ndimension"})
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Raise TypeError where a function outside torch asks for the shape."""
+        asked = getattr(func, "__self__", func) if func.__name__ == "__get__" else func
+        if getattr(asked, "__name__", "") in cls._SHAPE:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith("torch."):
+                raise TypeError("it asks a parameter for its shape")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def is_flat(make: OptimizerFactory) -> bool:
+    """Return whether the optimizer may be given all parameters as one vector, or a part of it: which is fastest.
+
+    It may if it makes one group, asks no parameter for its shape, and updates each element by itself. Tried out.
+    """
+    try:
+        return _is_flat(make)
+    except TypeError:  # it has no hash
+        return _is_flat.__wrapped__(make)
+
+
+@lru_cache(maxsize=8)  # tried out once, however many ranks share a process
+def _is_flat(make: OptimizerFactory) -> bool:
+    if isinstance(make, ByTensor):
+        return False
+    try:
+        made = make([torch.zeros(1).as_subclass(_Flat).requires_grad_()])
+        return len(made.param_groups) == 1 and is_elementwise(make)
+    except Exception:  # of any kind: by its own check of the shape. If it cannot be made at all, that is raised later.
+        return False
+
+
+def is_elementwise(make: OptimizerFactory) -> bool:
+    """Return whether the two halves of a vector are updated as they are in the whole. Tried out."""
+    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    whole = torch.nn.Parameter(values.clone())
+    halves = [torch.nn.Parameter(half.clone()) for half in values.tensor_split(2)]
+    optimizers = [make([parameter]) for parameter in (whole, *halves)]
+    for step in range(3):
+        g = torch.sin(values + step)
+        for parameter, gradient in zip((whole, *halves), (g, *g.tensor_split(2)), strict=True):
+            parameter.grad = gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
+
+
+def takes_turns(make: OptimizerFactory) -> bool:
+    """Return whether a step of some of the parameters, then one of the others, is a step of all. Tried out."""
+    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    together, apart = ([nn.Parameter(half.clone()) for half in values.tensor_split(2)] for _ in range(2))
+    at_once, in_turn = make([*together]), make([*apart])
+    for step in range(3):
+        for parameter, other, g in zip(together, apart, torch.sin(values + step).tensor_split(2), strict=True):
+            parameter.grad, other.grad = g.clone(), g.clone()
+            in_turn.step()
+            other.grad = None
+        at_once.step()
+    return all(map(torch.equal, together, apart))

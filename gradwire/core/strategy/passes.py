@@ -1,0 +1,149 @@
+"""What is called while a model computes its two passes: for each gradient, and where a block of it begins and ends."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils._pytree import tree_leaves
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.recorder import Recorder
+from gradwire.sharding.blocks import Block
+
+
+class OnBlocks:
+    """Who is told of the passes of a model and its blocks; does nothing."""
+
+    def begin_forward(self) -> None:
+        """The forward pass of the model begins."""
+
+    def enter(self, block: Block) -> None:
+        """The forward pass of a block begins."""
+
+    def leave(self, block: Block) -> None:
+        """It has ended."""
+
+    def end_forward(self) -> None:
+        """The forward pass of the model has ended."""
+
+    def stop_saving(self) -> None:
+        """It has ended by an error."""
+
+    def enter_backward(self, block: Block) -> None:
+        """The backward pass of a block begins."""
+
+
+class Passes:
+    """The passes of a model whose gradients are computed; in virtual time they take the shares of their parameters.
+
+    There ranks are coroutines of one thread, which cannot be suspended inside torch's backward pass. So it computes in
+    a thread of its own, and what is called in it is done by the rank.
+    """
+
+    def __init__(self, model: nn.Module, parameters: list[nn.Parameter], recorder: Recorder) -> None:
+        self.model, self.parameters, self._recorder = model, parameters, recorder
+        self.is_watched = False  # whether something is called in the passes
+        self.interruption: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it is called
+        self._asked: SimpleQueue[Callable[[], None] | None] | None = None  # by the backward pass, in its thread
+        self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._late: list[int] = []  # gradients of a backward pass without that thread
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute the gradients of a piece."""
+        if not (self.is_watched and self._recorder.time_passes):
+            loss.backward()
+            return
+        errors: list[BaseException] = []
+        asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._asked = asked
+
+        def compute() -> None:
+            try:
+                loss.backward()
+            except BaseException as error:
+                errors.append(error)
+            asked.put(None)
+
+        memory = self._recorder.memory
+        thread = Thread(target=memory.in_thread(compute) if memory else compute, daemon=True)
+        thread.start()
+        while (call := asked.get()) is not None:
+            try:
+                call()
+            except BaseException as error:  # which ends the pass
+                self._answers.put(error)
+            else:
+                self._answers.put(None)
+        thread.join()
+        self._asked = None
+        if errors:
+            raise errors[0]
+
+    def on_gradient(self, call: Callable[[int], None]) -> None:
+        """Call `call(i)` in every backward pass as soon as the gradient of parameter i is complete.
+
+        The last layer comes first; a parameter that takes no part is left out.
+        """
+        self._on_gradient, self.is_watched = call, True
+        for i, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self._tell(i))
+
+    def _tell(self, i: int) -> None:
+        if self._recorder.time_passes and self._asked is None:
+            self._late.append(i)
+        else:
+            self._in_backward(self.call_on_gradient, i)
+
+    def end_pass(self) -> None:
+        """In virtual time, after `loss.backward()` in place of `backward(loss)`: call for each gradient now."""
+        while self._late:
+            self.call_on_gradient(self._late.pop(0))
+
+    def call_on_gradient(self, i: int) -> None:
+        """Call what `on_gradient` was given: the gradient of parameter `i` is complete."""
+        self._recorder.spend("backward", i)
+        self._on_gradient(i)
+
+    def on_blocks(self, blocks: Sequence[Block], told: OnBlocks) -> None:
+        """Tell `told` of the passes of the model and its blocks; not of those without gradients, which evaluate."""
+        self.is_watched = True
+
+        def leave(block: Block, outputs: Any) -> None:
+            told.leave(block)
+            tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+            if tensors:
+                register_multi_grad_hook(tensors, lambda _: self._in_backward(told.enter_backward, block), mode="any")
+
+        def call(function: Callable[..., None], *arguments: Any) -> None:
+            if torch.is_grad_enabled():
+                with self.interruption():
+                    function(*arguments)
+
+        self.model.register_forward_pre_hook(lambda *_: call(told.begin_forward))
+        for block in blocks:
+            block.module.register_forward_pre_hook(lambda *_, block=block: call(told.enter, block))
+            block.module.register_forward_hook(lambda _, __, outputs, block=block: call(leave, block, outputs))
+        end = lambda *of: call(told.stop_saving if of[-1] is None else told.end_forward)  # noqa: E731 - None: an error
+        self.model.register_forward_hook(end, always_call=True)
+
+    def spend_forward(self, block: Block) -> None:
+        """In virtual time: let the time of a block's forward pass pass."""
+        for i in block.tensors:
+            self._recorder.spend("forward", i)
+
+    def _in_backward(self, call: Callable[[Any], None], of: Any) -> None:
+        """In the backward pass: call it, or have the rank call it."""
+        if self._recorder.time_passes is None:
+            with self.interruption():
+                call(of)
+            return
+        if self._asked is None:
+            raise RunFailed("in virtual time this strategy needs replica.backward(loss) in place of loss.backward()")
+        self._asked.put(lambda: call(of))
+        if (error := self._answers.get()) is not None:
+            raise error

@@ -1,0 +1,293 @@
+"""A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.compression import Layout
+from gradwire.core.strategy.passes import Passes
+from gradwire.core.transports.base import Message, Transport
+from gradwire.sharding.blocks import Block, blocks_of, free, give
+
+
+class Replica(Passes):
+    """One rank's copy of the model, its tensors being views of flat vectors that peers can read in place.
+
+    `x` [n] holds the trainable parameters (a tied one once), `g` [n] their gradients, allocated when it is first asked
+    for, `b` [m] the floating-point buffers (BatchNorm statistics). Frozen parameters and other buffers stay as they
+    are: `others` is all of them, and `counts` the integer buffers (BatchNorm's count of batches), which have no mean.
+    Raises ValueError if the model has nothing to train, or more than one floating dtype or device.
+
+    The module's `state_dict` holds copies: plain tensors, a tied one under each of its names. `torch.save` of a single
+    parameter writes all of `x`; save `parameter.detach().clone()`.
+    """
+
+    def __init__(self, model: nn.Module, transport: Transport) -> None:
+        super().__init__(model, trained(model), transport.recorder)
+        self._transport = transport
+        self.layout = layout_of(model)
+        buffers = float_buffers(model)
+        kinds = {(t.dtype, t.device) for t in (*self.parameters, *buffers)}
+        if not self.parameters:
+            raise ValueError("the model has no trainable parameter")
+        if len(kinds) > 1:
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"the model's parameters and buffers must share one dtype and device, but are {found}")
+        dtype = self.parameters[0].dtype
+        n = sum(p.numel() for p in self.parameters)
+        with transport.recorder.holding("parameters"):
+            self.x = self._own_x = transport.allocate(n, dtype)
+        self.b = transport.allocate(sum(b.numel() for b in buffers), dtype)
+        self._adopted: Message | None = None
+        self.collects = True  # whether the backward pass puts each gradient into g as soon as it is complete
+        self.collected = False  # whether `collect` was called since the caller last set this to False
+        self._early: set[int] = set()  # gradients that a backward pass has put into g since the last `collect`
+        for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
+                             *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
+            view.copy_(tensor.detach())
+            tensor.data = view
+        for i, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self._collect_early(i))
+        for module in model.modules():
+            module.register_state_dict_post_hook(_detach_from_vectors)
+
+    @cached_property
+    def g(self) -> torch.Tensor:
+        """The gradient [n]."""
+        with self._transport.recorder.holding("gradients"):
+            return self._transport.allocate(self.layout.n, self.x.dtype)
+
+    @cached_property
+    def _gradients(self) -> list[torch.Tensor]:
+        return _views(self.g, self.parameters)
+
+    # What a training loop calls
+
+    @property
+    def module(self) -> nn.Module:
+        """What computes the outputs."""
+        return self.model
+
+    def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
+        """Announce the next piece of a step's gradient, and whether it `is_last`.
+
+        The loss is a mean over `n` of the `n_of_all` in the global batch, as far as is known.
+        """
+
+    def recount(self, n: int, expected: int) -> None:
+        """Say before the last backward pass that `n` it is, where n may vary: scale what the pieces before gave."""
+        self._scale(expected / n)
+
+    def _scale(self, factor: float) -> None:
+        for parameter in trained(self.module) if factor != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all of the module's state that is the same on ranks that agree."""
+        return [*self.parameters, *float_buffers(self.model), *other_tensors(self.model)]
+
+    def close(self) -> None:
+        """Free what training has allocated."""
+
+    def collect(self) -> torch.Tensor:
+        """Return g [n], the gradient that the last backward pass left; missing gradients count as zero.
+
+        Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
+        so parameters that were adopted are given back: until the next ones come, x is not to be read.
+        """
+        self.end_pass()
+        for i in range(len(self.parameters)):
+            self.collect_one(i)
+        self._early.clear()
+        self._give_back()
+        self.collected = True
+        return self.g
+
+    def collect_in_place(self) -> None:
+        """As `collect`, but leave each gradient where the backward pass has made it: in its parameter's `.grad`."""
+        for i, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                self.collect_one(i)
+        self._give_back()
+        self.collected = True
+
+    def _collect_early(self, i: int) -> None:
+        """In the backward pass: free what autograd has made. Only once, for a loop may keep this `.grad` for a next."""
+        if self.collects and i not in self._early:
+            self._early.add(i)
+            self.collect_one(i)
+
+    def collect_one(self, i: int) -> None:
+        """Copy the gradient of parameter `i` to its place in g."""
+        parameter, view = self.parameters[i], self._gradients[i]
+        if parameter.grad is not view:
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+            parameter.grad = view
+
+    # Blocks, for who keeps no x or g of all
+
+    def blocks(self, names: str) -> list[Block]:
+        """Return the blocks of the model: see `blocks_of`."""
+        return blocks_of(self.model, self.layout, names)
+
+    def take_gradients(self, block: Block, out: torch.Tensor) -> None:
+        """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one counts as zero."""
+        for i, view in zip(block.tensors, self.layout.views(out, block.tensors), strict=True):
+            gradient, self.parameters[i].grad = self.parameters[i].grad, None
+            view.zero_() if gradient is None else view.copy_(gradient)
+
+    def give(self, block: Block, vector: torch.Tensor) -> None:
+        """Point a block's parameters at `vector` [n], without copying."""
+        for i, view in zip(block.tensors, self.layout.views(vector, block.tensors), strict=True):
+            give(self.parameters[i], view)
+
+    def free(self, block: Block) -> None:
+        """Point a block's parameters at nothing: they read as NaN."""
+        for i in block.tensors:
+            free(self.parameters[i], self.layout.names[i])
+
+    def free_x(self) -> None:
+        """Forget x, whose elements are kept elsewhere: it reads as NaN."""
+        if self.x is self._own_x:
+            self._transport.free(self.x)
+        self._own_x = self.x = torch.full((1,), torch.nan, dtype=self.x.dtype, device=self.x.device).expand(
+            self.layout.n
+        )
+
+    def zero_grad(self) -> None:
+        """Forget the gradients. The next backward pass then need not add to zeros: it makes new ones."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """The integer buffers as one int64 vector [k], a copy; setting it copies its elements into them."""
+        return integers_of(self.model)
+
+    @counts.setter
+    def counts(self, counts: torch.Tensor) -> None:
+        copy_into(integer_buffers(self.model), counts)
+
+    @property
+    def others(self) -> torch.Tensor:
+        """The bytes [k] of the frozen parameters and of the buffers that are not in `b`, a copy; setting it copies."""
+        return bytes_of(other_tensors(self.model))
+
+    @others.setter
+    def others(self, others: torch.Tensor) -> None:
+        copy_bytes_into(other_tensors(self.model), others)
+
+    def adopt(self, message: Message) -> None:
+        """x <- the vector of `message`, read in the sender's memory until the next `collect`: it is read-only."""
+        self._give_back()
+        self._adopted = message.log_receipt()
+        self.point_at(message.vector)
+
+    def own(self) -> None:
+        """Copy adopted parameters into memory of this rank's own, and give them back."""
+        if self._adopted:
+            self._own_x.copy_(self.x)
+            self.point_at(self._own_x)
+            self._give_back()
+
+    def point_at(self, x: torch.Tensor) -> None:
+        """Point the parameters at `x` [n], without copying."""
+        self.x = x
+        for parameter, view in zip(self.parameters, _views(x, self.parameters), strict=True):
+            give(parameter, view)
+
+    def _give_back(self) -> None:
+        if self._adopted:
+            self._adopted.release()
+            self._adopted = None
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters, a tied one once."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Return the names and shapes of the trainable parameters, and which are embeddings."""
+    layout = Layout.of(named := [(name, p) for name, p in model.named_parameters() if p.requires_grad])
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    return replace(layout, tables=frozenset(name for name, p in named if id(p) in tables))
+
+
+def float_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the floating-point buffers, a shared one once."""
+    return [b for b in model.buffers() if b.is_floating_point()]
+
+
+def _detach_from_vectors(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+    """Put copies into a module's `state_dict`: a view is saved with the whole vector, and safetensors refuses views."""
+    for name in (*module._parameters, *module._buffers):
+        tensor = state.get(prefix + name)
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter):  # which keep_vars asks for
+            state[prefix + name] = tensor.detach().clone()
+
+
+def other_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Return the frozen parameters and the buffers without floating point, a shared one once."""
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    return [*frozen, *(b for b in model.buffers() if not b.is_floating_point())]
+
+
+def integer_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers of integers or booleans, a shared one once."""
+    return [b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())]
+
+
+def integers_of(model: nn.Module) -> torch.Tensor:
+    """Return the integer buffers as one int64 vector [k] on the CPU, a copy."""
+    parts = [b.detach().reshape(-1).to("cpu", torch.int64) for b in integer_buffers(model)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def bytes_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the bytes [k] of `tensors`, one after the other, a copy on the CPU (of meta tensors, on meta)."""
+    parts = [t.detach().contiguous().view(-1).view(torch.uint8) for t in tensors if t.numel()]
+    flat = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+    return flat if flat.is_meta else flat.cpu()
+
+
+@torch.no_grad()
+def copy_bytes_into(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> None:
+    """Copy what `bytes_of` returned into `tensors`. Raises RuntimeError if the lengths differ."""
+    for tensor, part in zip(tensors, data.split([tensor.nbytes for tensor in tensors]), strict=True):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+
+@contextmanager
+def parameters_from(model: nn.Module, x: torch.Tensor) -> Iterator[None]:
+    """In the block, the trainable parameters of `model` are `x` [n]."""
+    parameters = trained(model)
+    kept = [p.data for p in parameters]
+    for parameter, view in zip(parameters, _views(x, parameters), strict=True):
+        parameter.data = view
+    try:
+        yield
+    finally:
+        for parameter, data in zip(parameters, kept, strict=True):
+            parameter.data = data
+
+
+@torch.no_grad()
+def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
+    """Copy the elements of a vector into `tensors`, one after the other. Raises RuntimeError if the lengths differ."""
+    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
+        tensor.copy_(view)
+
+
+def _views(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -1,0 +1,300 @@
+"""The workers of a server: which are alive, whose message comes next, and what each of them has.
+
+A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
+can be replayed. Where the server holds all that matters, workers may die, and one that is started again gets the
+server's x and takes part. A strategy sees none of this: it iterates over the messages of an epoch and replies.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from gradwire.compression.coding import Coding
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
+from gradwire.core.transports.messages import Delivered, PeerReturned, WaitTimeout
+from gradwire.core.transports.noted import receive_noted
+
+SERVER = 0
+GRADIENT = "gradient"
+
+
+class Workers:
+    """What a server knows of its workers, the ranks `ranks`.
+
+    `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
+    those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
+    `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
+    version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        replica: Replica,
+        transport: Transport,
+        descent: Descent,
+        coding: Coding | None = None,
+    ) -> None:
+        self._replica, self._transport = replica, transport
+        self._descent, self._coding = descent, coding
+        self._noted = 0  # the version that was made known last
+        self.alive = set(ranks)
+        self.present = set(self.alive)
+        self.waiting, self.returned = set[int](), set[int]()
+        self.steps = dict.fromkeys(sorted(self.alive), 0)
+        self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
+        self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
+        self.patience: Callable[[], float | None] = lambda: None  # seconds that a message has; None: the usual ones
+        self.on_silence: Callable[[], None] = lambda: None  # called when none has come by then
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._replies: dict[int, Work] = {}
+
+    @property
+    def slowest(self) -> int:
+        """The fewest steps that a worker of this epoch has taken; the most of all if there is none."""
+        return min((self.steps[k] for k in self.present), default=max(self.steps.values()))
+
+    def limit_gap(self, s: int) -> None:
+        """Count the steps of a worker that is more than `s` behind the furthest as if it were `s` behind."""
+        least = max(self.steps.values()) - s
+        self.steps = {k: max(steps, least) for k, steps in self.steps.items()}
+
+    # Receiving
+
+    def rounds(self) -> Iterator[Iterator[Message]]:
+        """Yield, step by step, the gradients of all workers in the order of ranks, until they have said goodbye.
+
+        They are received as they are iterated over. At their end no worker reads what it was sent before.
+        """
+        self.present, self._noted = set(self.alive), self._descent.version
+        while first := next(gradients := self._round(), None):
+            yield chain([first], gradients)
+            self.note_update()
+
+    def _round(self) -> Iterator[Message]:
+        for k in sorted(self.present):
+            message = self._transport.recv(k, (GRADIENT, "goodbye"))
+            if message.tag == "goodbye":
+                self.present.remove(k)
+            else:
+                yield self._take(message)
+        for reply in self._replies.values():
+            reply.wait()
+
+    def messages(
+        self,
+        request: str,
+        *notices: str,
+        until: float = math.inf,
+        on_departure: Callable[[], None] = lambda: None,
+        may_begin: Callable[[int], bool] = lambda k: True,
+    ) -> Iterator[Message]:
+        """Yield the messages of one epoch in the order in which they come.
+
+        The sender of a `request` waits for a reply, of `notices` not. The epoch is over when all workers have
+        said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
+        worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
+        allows it, if need be in a later epoch. Raises PeerLost when no worker is left, RunFailed when
+        it has waited too long for one that has closed without goodbye.
+        """
+        self.present, self._noted = set(self.alive), self._descent.version
+        while not self._is_over(until):
+            for k in sorted(self.returned):
+                if may_begin(k):
+                    self._admit(k)
+            message = self._receive(request, *notices)
+            if message is None:
+                on_departure()
+            else:
+                if message.tag == request:
+                    self.waiting.add(message.src)
+                    self.steps[message.src] += 1
+                yield self._take(message)
+            self.note_update()
+
+    def _is_over(self, until: float) -> bool:
+        if not self.alive:
+            return False  # a dead worker may return; if none can, receiving says so
+        return not self.present or (self._descent.samples >= until and self.present <= self.waiting)
+
+    def _receive(self, *tags: str) -> Message | None:
+        """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
+        try:
+            transport, wanted, seconds = self._transport, (*tags, "goodbye"), self.patience()
+            message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
+        except PeerLost as lost:
+            self._remove(lost.rank)
+            left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
+            may_continue = self._transport.inbox.replay is None and (left or self._transport.may_return())
+            if lost.rank == ANY or not may_continue:
+                raise
+            return None
+        except WaitTimeout as error:
+            silent = [str(k) for k in sorted(self.present) if self._transport.is_gone(k)]
+            if not silent:
+                raise
+            raise RunFailed(
+                f"rank {', '.join(silent)} has closed its transport without a goodbye: its loop must end with "
+                f"strategy.finish(); {error}"
+            ) from error
+        except PeerReturned as returned:
+            self._remove(returned.rank)
+            self.returned.add(returned.rank)
+            return None
+        if message is None:
+            self.on_silence()
+            return None
+        if message.src not in self.alive:  # it died after it had sent this
+            message.release()
+            return None
+        if message.tag == "goodbye":
+            self.present.discard(message.src)
+            return None
+        return message
+
+    def gather(self, tag: str) -> Iterator[Message]:
+        """Yield one message of each worker that is alive, in the order of ranks; all of them then wait for a reply."""
+        for k in sorted(self.alive):
+            try:
+                message = self._transport.recv(k, tag)
+            except PeerLost:
+                self._remove(k)
+                continue
+            self.waiting.add(k)
+            yield self._take(message)
+
+    def _take(self, message: Message) -> Message:
+        message.version = int(self.version_read[message.src])
+        return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
+
+    def note_update(self) -> None:
+        """Make known that x has a new version, if it has, when the workers have their replies."""
+        if self._descent.version != self._noted:
+            self._noted = self._transport.recorder.step = self._descent.version
+            self._descent.after_update()
+
+    # Replying
+
+    def take_waiting(self, ready: Callable[[int], bool] = lambda k: True) -> Iterator[int]:
+        """Yield, by rank, the workers that wait for a reply and are `ready` for it; the caller sends each one."""
+        for k in sorted(self.waiting):
+            if ready(k):
+                self.waiting.remove(k)
+                self.version_read[k] = self._descent.version
+                yield k
+
+    def send_copy(self, x: torch.Tensor, k: int, n: int, tag: str = "parameters") -> None:
+        """Send worker k a copy of x, which may change while k reads it."""
+        if k not in self._buffers:
+            self._buffers[k] = self._transport.allocate(x.numel(), x.dtype)
+        if k in self._replies:
+            self._replies[k].wait()
+        self._replies[k] = self.send(self._buffers[k].copy_(x), k, tag, n)
+
+    def send_in_place(self, x: torch.Tensor) -> None:
+        """Send all present workers x, which they read where it is: see `rounds` for when it may change."""
+        for k in sorted(self.present):
+            self.version_read[k] = self._descent.version
+            self._replies[k] = self.send(x, k, "parameters", self._descent.samples)
+
+    def send(self, value: Any, k: int, tag: str, n: int = 0) -> Work:
+        """Send to worker k, unless it is dead."""
+        try:
+            return self._transport.isend(value, k, tag, n=n)
+        except PeerLost:
+            self._remove(k)
+            return Delivered()
+
+    # Records
+
+    def record_applied(self, message: Message) -> None:
+        """Record that what worker k computed on one version of x was applied to another.
+
+        Of several servers, which all apply parts of the same gradients, the first records them.
+        """
+        if self._transport.rank != SERVER:
+            return
+        self._transport.recorder.applied = "gradient" if message.tag == GRADIENT else "push"
+        self._record("update", "", message)
+
+    def drop(self, gradient: Message) -> None:
+        """Record that a gradient came too late for its version, and release it."""
+        self._record("communicate", "drop", gradient)
+        gradient.release()
+
+    def _record(self, phase: str, op: str, message: Message) -> None:
+        message.log_receipt()  # which comes first, also where it takes no time
+        now, read, applied = self._transport.now(), message.version, self._descent.version
+        self._transport.recorder.add(phase, now, now, op, message.src, version_read=read, version_applied=applied)
+
+    # Coming and going
+
+    def state_dict(self) -> dict[int, int]:
+        """Return the steps of each worker: see `Strategy.keep`."""
+        return dict(self.steps)
+
+    def load_state_dict(self, state: dict[int, int]) -> None:
+        """Continue from a `state_dict`."""
+        self.steps = dict(state)
+
+    def _remove(self, k: int) -> None:
+        """Worker k is dead."""
+        if k in self.alive:
+            step = self._descent.version + (k in self.waiting)  # the first that lacks its part, where all go in step
+            death = {"rank": k, "samples": self._descent.samples, "step": step, "returned": False}
+            self._transport.recorder.deaths.append(death)
+        for group in (self.alive, self.present, self.waiting, self.returned):
+            group.discard(k)
+
+    def _admit(self, k: int) -> None:
+        """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
+        self._transport.admit(k)
+        if self._coding:
+            self._coding.forget(k)
+        self._replies.pop(k, None)
+        self.steps[k] = max(self.steps[k], self.slowest)
+        self.returned.remove(k)
+        self.alive.add(k)
+        self.present.add(k)
+        [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
+        self.welcome(k)
+
+    def welcome(self, k: int) -> None:
+        """Send worker k the epoch, the samples so far, its steps, and all of the module's state."""
+        self.version_read[k] = self._descent.version
+        self.on_sent_x(k)
+        position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
+        self.send(position, k, "position")
+        self.send_copy(self._replica.x, k, 0, "initial parameters")
+        self.send(self._replica.b.clone(), k, "initial buffers")
+        if (others := self._replica.others).numel():
+            self.send(others, k, "initial others")
+
+    def end_epoch(self) -> None:
+        """Send the living workers the mean of their buffers, the greatest of their counts, and x if theirs is older."""
+        b, counts = self._replica.b, self._replica.counts
+        total, n = torch.zeros_like(b), 0
+        for message in self.gather("buffers"):
+            with message:
+                total.add_(message.vector)
+            n += 1
+            if counts.numel():
+                with self._transport.recv(message.src, "counts") as theirs:
+                    torch.maximum(counts, theirs.vector.cpu(), out=counts)
+        if n:
+            b.copy_(total.div_(n))
+        self._replica.counts = counts
+        behind = {k for k in self.waiting if self.version_read[k] < self._descent.version}
+        for k in self.take_waiting():
+            self.send(b.clone(), k, "mean buffers", n=int(k in behind))
+            if counts.numel():
+                self.send(counts.clone(), k, "greatest counts")
+            if k in behind:
+                self.on_sent_x(k)
+                self.send_copy(self._replica.x, k, n=self._descent.samples)

@@ -1,0 +1,28 @@
+"""A receive that may find nothing, where that decides the result of a run: what it finds is noted, and replayed."""
+
+from contextlib import suppress
+
+from gradwire.core.transports.base import Transport
+from gradwire.core.transports.inbox import ANY, NOBODY, Tags
+from gradwire.core.transports.messages import Message, WaitTimeout
+
+
+def receive_noted(transport: Transport, src: int, tag: Tags, seconds: float) -> Message | None:
+    """Return the next message of rank `src` (or of ANY), as `recv` does; None if none comes within `seconds`.
+
+    With 0 seconds only what is here is found. That there was none is noted in `inbox.arrivals` too. In a replay the
+    same messages are waited for, however late they come, and the same calls return None at once. Raises PeerLost,
+    PeerReturned; in a replay WaitTimeout.
+    """
+    inbox = transport.inbox
+    message = None
+    if inbox.replay is not None:
+        if (src := inbox.next_source()) != NOBODY:
+            message = transport.recv(src, tag)
+    else:
+        with suppress(WaitTimeout):
+            message = transport.recv(src, tag, seconds)
+        if message is not None and src == ANY and seconds:
+            return message  # `recv` has noted it
+    inbox.arrivals.append(NOBODY if message is None else message.src)
+    return message

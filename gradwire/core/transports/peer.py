@@ -1,0 +1,300 @@
+"""One peer as a rank with shared memory sees it: the pipes from and to it, and who uses what of the other's memory.
+
+A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
+
+Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sender's `buffer`), STAGED (the same of a
+slot of the sender's stage), VECTOR, and OBJECT (a pickled one, or, with an empty payload, None). RELEASE answers a
+DESCRIPTOR at once. FREED, or the next STAGED the other way, has in its `ticket` a bit for each slot that is free again.
+BUFFER and SHARED hand out memory, the sender's `buffer` or the shared vector `tag`: their payload is a pickled handle
+of it. TAKEN answers them: for that, the sender is no longer needed. GOODBYE is the last.
+"""
+
+import math
+import os
+import pickle
+import select
+import struct
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwire.core.transports.base import CLOSED
+from gradwire.core.transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
+from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
+from gradwire.core.transports.stage import SLOTS, Stage, slot_at
+
+if TYPE_CHECKING:
+    from gradwire.core.transports.shared_memory import SharedMemory
+
+# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
+HEADER = struct.Struct("<QBBHQQQQqdd")
+HEADER_BYTES = HEADER.size
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN, STAGED, FREED = range(10)
+_OFTEN = 8  # messages after which a peer is given a stage
+_TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
+DIED = "it died"
+_READ_AT_MOST = 1 << 20
+_SLICES = 1000  # that are kept for a peer
+
+
+class Peer:
+    """The two pipes of one life of a peer. If it is started again, its next life is another Peer.
+
+    `open` until it has died or closed; nothing is written to it afterwards. `poller` watches what comes from it and
+    the launcher's notices.
+    """
+
+    def __init__(self, transport: "SharedMemory", rank: int, inbound: Connection, outbound: Connection) -> None:
+        self._transport = transport
+        self.rank = rank
+        self.open = True
+        self.source, self.sink = inbound.fileno(), outbound.fileno()
+        self.poller = select.poll()
+        self.poller.register(transport.deaths, select.POLLIN)
+        self.poller.register(self.source, select.POLLIN)
+        for fd in (self.source, self.sink):
+            os.set_blocking(fd, False)
+        self._partial = bytearray()  # read, but not yet a whole frame
+        self.backlog: deque[memoryview] = deque()  # what the pipe has not taken yet
+        self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
+        self.tickets = 0  # of the messages that it was to read in this rank's memory
+        self.unreleased: set[int] = set()  # those of them that it may still read
+        self.untaken = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
+        self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
+        self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
+        self._stage: Stage | None = None  # for short messages to it
+        self._stage_from: float = _OFTEN  # messages that it was to read in place
+        self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
+        self._connections = (inbound, outbound)
+
+    def hand_out(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
+        """Hand this rank's buffer with this number to the peer, or the shared vector `tag`: BUFFER or SHARED."""
+        self.untaken += 1
+        self.write(frame(kind, tag, handle_of(vector), buffer=number))
+
+    def send_copy(self, value: torch.Tensor, tag: str, n: float, sent: float, leaves: float) -> bool:
+        """Send a copy of a short vector in the stage; return whether that was possible."""
+        if self.tickets >= self._stage_from:
+            self._stage_from = math.inf
+            with suppress(OutOfSharedMemory):  # it only saves time
+                self._stage = Stage(next(self._transport.numbers))
+                self.hand_out(BUFFER, self._stage.memory, number=self._stage.number)
+        # A stage that is not taken yet would be lost with this rank.
+        if self._stage is None or self.untaken or (offset := self._stage.copy(value)) < 0:
+            return False
+        freed, self._freed = self._freed, 0
+        self.write(descriptor(STAGED, tag, freed, self._stage.number, offset, value.numel(), n, sent, leaves))
+        return True
+
+    def free(self, slot: int) -> None:
+        """Tell the peer, now or later, that this slot of its stage is no longer read."""
+        self._freed |= slot
+        if self._freed.bit_count() > SLOTS // 2:
+            self.write(frame(FREED, ticket=self._freed))
+            self._freed = 0
+
+    def _take_back(self, slots: int) -> None:
+        if self._stage is not None:
+            self._stage.free |= slots
+
+    def release(self, ticket: int) -> None:
+        """Tell the peer that its message with this ticket is no longer read."""
+        self.write(HEADER.pack(HEADER_BYTES, RELEASE, 0, 0, ticket, 0, 0, 0, 0, 0.0, 0.0))
+
+    def slice_of(self, buffer: int, offset: int, numel: int) -> torch.Tensor:
+        """Return `numel` elements from `offset` of the peer's memory with this number."""
+        key = (buffer, offset, numel)
+        found = self._slices.get(key)
+        if found is None:
+            if len(self._slices) >= _SLICES:
+                self._slices.clear()
+            found = self._slices[key] = self.buffers[buffer][offset : offset + numel]
+        return found
+
+    def write(self, data: bytes) -> None:
+        """Send a frame: what the pipe does not take at once waits for `flush`."""
+        if not self.open:
+            return
+        if self.backlog:
+            self.backlog.append(memoryview(data))
+            self.flush()
+            return
+        try:
+            written = os.write(self.sink, data)
+        except BlockingIOError:
+            written = 0
+        except BrokenPipeError:
+            # The reader is gone; its own pipe gives the reason, after its last messages.
+            return
+        if written < len(data):
+            self.backlog.append(memoryview(data)[written:])
+
+    def flush(self) -> None:
+        """Write as much of the backlog as the pipe takes."""
+        backlog = self.backlog
+        try:
+            while backlog:
+                written = os.write(self.sink, backlog[0])
+                if written < len(backlog[0]):
+                    backlog[0] = backlog[0][written:]
+                    return
+                backlog.popleft()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            backlog.clear()
+
+    def take_in(self) -> bool:
+        """Take in what is in the pipe; return whether there was anything."""
+        try:
+            data = os.read(self.source, _READ_AT_MOST)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._transport.ended(self, DIED)
+            return False
+        if self._partial:
+            self._partial += data
+            taken = self._take_in(self._partial)
+            del self._partial[:taken]
+        else:
+            taken = self._take_in(data)
+            self._partial += data[taken:]
+        return True
+
+    def _take_in(self, data: bytes | bytearray) -> int:
+        """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
+        start, end = 0, len(data)
+        while end - start >= HEADER_BYTES:
+            header = HEADER.unpack_from(data, start)
+            size, kind, dtype, tag_size, ticket, buffer, offset, numel, n, sent, leaves = header
+            if end - start < size:
+                break
+            if kind == RELEASE:
+                self.unreleased.discard(ticket)
+                start += size
+                continue
+            if dtype & FLOAT:
+                dtype, n = dtype ^ FLOAT, number_of(n)
+            body = start + HEADER_BYTES + tag_size
+            tag = data[start + HEADER_BYTES : body].decode()
+            start += size
+            if kind in (STAGED, DESCRIPTOR):
+                if buffer not in self.buffers:  # its handle came too late
+                    self._transport.ended(self, DIED)
+                    return end
+                vector = self.slice_of(buffer, offset, numel)
+                nbytes = vector.nbytes
+                if kind == STAGED:
+                    self._take_back(ticket)
+                    give_back = partial(self.free, slot_at(offset))
+                else:
+                    give_back = partial(self.release, ticket)
+                self._transport.arrive(Message(self.rank, tag, vector, None, nbytes, n, give_back), sent, leaves)
+            elif kind == VECTOR:
+                raw, element = bytearray(data[body:start]), DTYPES[dtype]
+                vector = torch.frombuffer(raw, dtype=element) if raw else torch.empty(0, dtype=element)
+                vector = vector.to(self._transport.device)
+                self._transport.arrive(Message(self.rank, tag, vector, None, start - body, n), sent, leaves)
+            elif kind == OBJECT:
+                # The receiver unpickles it, which may fail.
+                payload = bytes(data[body:start])
+                self._transport.arrive(Message(self.rank, tag, None, payload, start - body, n), sent, leaves)
+            elif kind in (BUFFER, SHARED):
+                try:
+                    vector = pickle.loads(data[body:start])
+                except (OSError, EOFError):  # a handle needs its sender alive
+                    if kind == BUFFER:
+                        continue  # what follows may be in other memory
+                    self._transport.ended(self, DIED)
+                    return end
+                self.write(frame(TAKEN))
+                if kind == BUFFER:
+                    self.buffers[buffer] = vector
+                else:
+                    self._transport.arrive(Message(self.rank, tag, vector, None, 0), 0.0, 0.0)
+            elif kind == FREED:
+                self._take_back(ticket)
+            elif kind == TAKEN:
+                self.untaken -= 1
+            elif kind == GOODBYE:
+                self._transport.ended(self, CLOSED)
+        return start
+
+    def lose(self, died: bool) -> None:
+        """Expect nothing more of the peer. One that has closed may still read what was written to it so far."""
+        if self.open:
+            self.poller.unregister(self.source)
+        self.open = False
+        self.unreleased.clear()
+        if died:
+            self.backlog.clear()
+
+    def close(self) -> None:
+        """Give the pipes back."""
+        self.lose(died=True)
+        for connection in self._connections:
+            connection.close()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class InPlace(Pending):
+    """A message that a peer reads in the sender's memory until it releases it."""
+
+    _peer: Peer
+    _ticket: int
+
+    def _is_done(self) -> bool:
+        return self._ticket not in self._peer.unreleased
+
+    def _look(self, seconds: float) -> None:
+        self._transport._progress(self._dst, seconds)
+
+
+def handle_of(vector: torch.Tensor) -> bytes:
+    """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
+    return bytes(ForkingPickler.dumps(vector))
+
+
+def frame(
+    kind: int,
+    tag: str = "",
+    payload: bytes = b"",
+    ticket: int = 0,
+    buffer: int = 0,
+    offset: int = 0,
+    numel: int = 0,
+    n: float = 0,
+    sent: float = 0.0,
+    leaves: float = 0.0,
+    dtype: int = 0,
+) -> bytes:
+    """Return a frame; what its kind does not need stays zero. Raises ValueError for a tag that is too long."""
+    name = encoded(tag, _TAG_BYTES)
+    size = HEADER_BYTES + len(name) + len(payload)
+    bits, is_float = bits_of(n)
+    fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
+    return HEADER.pack(*fields) + name + payload
+
+
+def descriptor(
+    kind: int, tag: str, ticket: int, buffer: int, offset: int, numel: int, n: float, sent: float, leaves: float
+) -> bytes:
+    """Return the frame of a DESCRIPTOR or a STAGED. Raises ValueError for a tag that is too long."""
+    name = encoded(tag, _TAG_BYTES)
+    size = HEADER_BYTES + len(name)
+    bits, is_float = bits_of(n)
+    return HEADER.pack(size, kind, is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves) + name
+
+
+def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
+    """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
+    dtype = code_of(vector.dtype)
+    raw = vector.cpu().view(torch.uint8).numpy().tobytes()
+    return frame(VECTOR, tag, raw, n=n, sent=sent, leaves=leaves, dtype=dtype)

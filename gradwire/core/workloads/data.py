@@ -1,0 +1,221 @@
+"""What a loaded data set is: two splits, in memory or decoded on demand, which give normalised batches."""
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import index
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from gradwire.core.records.errors import UsageError, one_line
+
+Split = Literal["train", "test"]
+
+
+class Request(NamedTuple):
+    """A batch, or a part of one, that is wanted."""
+
+    indices: Tensor  # (B,) int64, on the CPU: positions in the split
+    split: Split = "train"
+    epoch: int = 0
+
+
+Answers = Iterator[tuple[Tensor, Tensor]]
+Fetcher = Callable[[Iterator[Request], int], Answers]
+"""Gives for each of some requests, in their order, what `Data.raw` gives; the number counts the samples in the largest.
+
+It may take requests from the iterator before their answers are needed.
+"""
+
+
+class Samples(ABC):
+    """The samples of a split; they can be pickled."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    @abstractmethod
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return samples as stored, on the CPU: x (B, *input_shape) and y (B, ...), classes as int64; both are new.
+
+        What is drawn at random for a sample is a function of the seed, the epoch and its index.
+        """
+
+    @abstractmethod
+    def subset(self, indices: Tensor) -> Self:
+        """Return only those at `indices`."""
+
+    def share_memory_(self) -> None:
+        """Move what is held as tensors into shared memory; raise an error if no other process can have the rest."""
+        for held in vars(self).values():
+            if isinstance(held, Tensor):
+                held.share_memory_()
+
+
+@dataclass
+class Data:
+    """A data set with a training and a test split; it can be pickled."""
+
+    name: str  # by which it was loaded, for error messages
+    n_classes: int  # labels, or tokens, are 0..n_classes-1; of a target that is no integer its numbers
+    input_shape: tuple[int, ...]  # of one sample; of classification (C, H, W) or (features,)
+    mean: tuple[float, ...]  # is subtracted, one value or one a channel; of values in 0..1 where the source is uint8
+    std: tuple[float, ...]  # is divided by after that, likewise
+    train: Samples
+    test: Samples
+    task: str = "classification"  # what is computed of it: see `gradwire.core.workloads.tasks`
+    n_per_sample: int = 1  # of what the task's loss is a mean of, as its check has found
+    vocabulary: str | None = None  # of text: the characters that the numbers 0..n_classes-1 stand for
+
+    @property
+    def n_train(self) -> int:
+        """Number of training samples."""
+        return len(self.train)
+
+    @property
+    def n_test(self) -> int:
+        """Number of test samples."""
+        return len(self.test)
+
+    def samples(self, split: Split) -> Samples:
+        """Return the samples of a split."""
+        return self.train if split == "train" else self.test
+
+    def raw(self, request: Request) -> tuple[Tensor, Tensor]:
+        """Return what is requested as it is stored: see `Samples.raw`. Raises UsageError if an item is bad."""
+        return self.samples(request.split).raw(request.indices, request.epoch)
+
+    def fetch(
+        self,
+        indices: Tensor,
+        split: Split = "train",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        epoch: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return a normalised batch on `device`: x (B, *input_shape) and y; what is floating, of `dtype`.
+
+        The batch travels as stored, and is normalised on its device; a half type is rounded to only after that. Raises
+        UsageError if an item that is decoded on demand is bad.
+        """
+        return self.normalise(*self.raw(Request(indices, split, epoch)), device, dtype)
+
+    def normalise(
+        self, stored: Tensor, y: Tensor, device: torch.device | str, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Make a batch of `fetch` of one as `raw` gives it, which may be written to.
+
+        Integers but those of pixels pass as they are; without `mean`, everything does.
+        """
+        y = y.to(device, dtype if y.is_floating_point() else y.dtype)
+        if not stored.is_floating_point() and (stored.dtype != torch.uint8 or not self.mean):
+            return stored.to(device), y
+        compute = torch.promote_types(dtype, torch.float32)
+        x = stored.to(device).to(compute)
+        if stored.dtype == torch.uint8:
+            x /= 255
+        if self.mean:
+            x -= _per_channel(self.mean, x.dim() - 2, x.device, compute)
+            x /= _per_channel(self.std, x.dim() - 2, x.device, compute)
+        return x.to(dtype), y
+
+
+@lru_cache(maxsize=16)
+def _per_channel(values: tuple[float, ...], trailing: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, device=device, dtype=dtype).view(-1, *[1] * trailing)
+
+
+@dataclass
+class InMemory(Samples):
+    """Samples held whole: x (N, *input_shape) and y (N, ...), in CPU tensors."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Copy the samples out of the tensors."""
+        return self.x[indices], self.y[indices]
+
+    def subset(self, indices: Tensor) -> Self:
+        """Copy the samples at `indices`."""
+        return replace(self, x=self.x[indices], y=self.y[indices])
+
+
+@dataclass
+class Decoded(Samples):
+    """The items (x, y) of a map-style dataset, each decoded when it is fetched."""
+
+    name: str  # of the data set, for error messages
+    split: str
+    items: Any
+    input_shape: tuple[int, ...]
+    n_classes: int | None  # None: y is no class, and may be any tensor
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Decode the samples and stack them.
+
+        Raises UsageError if an item raises, is of another shape than the first, or has a label out of range.
+        """
+        xs, ys = zip(*(self._checked(i) for i in indices.tolist()), strict=True)
+        if len(shapes := {tuple(y.shape) for y in ys}) > 1:
+            found = " and ".join(map(str, sorted(shapes)))
+            raise refused(self.name, f"targets of the {self.split} set are {found}; make all of one shape")
+        return torch.stack(xs), torch.stack(ys)
+
+    def _checked(self, i: int) -> tuple[Tensor, Tensor]:
+        x, y = decode(self.name, self.items, i, self.n_classes is not None)
+        item = f"--dataset {self.name}: item {i} of the {self.split} set"
+        if tuple(x.shape) != self.input_shape:
+            raise UsageError(f"{item} is {tuple(x.shape)}, the first {self.input_shape}; make all of one shape")
+        if self.n_classes is not None and not 0 <= y < self.n_classes:
+            raise UsageError(f"{item} has label {y}; use 0..{self.n_classes - 1}")
+        return x, y
+
+    def subset(self, indices: Tensor) -> Self:
+        """Return a view of those at `indices`."""
+        return replace(self, items=Subset(self.items, indices.tolist()))
+
+    def share_memory_(self) -> None:
+        """Raise an error if the dataset cannot be pickled."""
+        pickle.dumps(self.items)
+
+
+def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:
+    """Return item `i` of a map-style dataset as x and y, a class being one integer. Raises UsageError.
+
+    x is uint8 or floating where y is a class.
+    """
+    try:
+        x, y = dataset[i]
+        x, y = torch.as_tensor(x), torch.tensor(index(y)) if is_class else torch.as_tensor(y)
+    except UsageError:
+        raise
+    except Exception as error:
+        pair = "(tensor, integer label)" if is_class else "of tensors"
+        raise refused(name, f"item {i} is not a pair {pair}: {one_line(error)}; correct the dataset") from error
+    if is_class:
+        require_pixels_or_floats(name, x)
+    return x, y
+
+
+def require_pixels_or_floats(name: str, x: Tensor) -> None:
+    """Raise a UsageError if `x`, of which classes are to be learned, is neither uint8 nor floating."""
+    if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
+        raise refused(name, f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
+
+
+def refused(name: str, why: str) -> UsageError:
+    """Return the error that says what is wrong with the data set of this name."""
+    return UsageError(f"--dataset {name}: {why}")

@@ -1,0 +1,105 @@
+"""Finding the code that a workload names: the user's `module:function`, and torchvision; and what a function takes."""
+
+import ast
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from gradwire.core.records.errors import UsageError, as_usage_error, one_line
+
+
+def import_torchvision(option: str) -> ModuleType:
+    """Import torchvision for `option` (such as `--model resnet18`). Raises UsageError if it does not fit this torch."""
+    what = f"{option}: needs torchvision, which is missing or does not match this torch"
+    cure = "; install the two together: pip install torch torchvision"
+    with as_usage_error(what, cure, (Exception, SystemExit)):  # of many kinds, if it was built for another torch
+        return importlib.import_module("torchvision")
+
+
+def import_user_object(option: str, spec: str) -> Any:
+    """Import what the user calls `spec` ("module:name"); the current directory is importable.
+
+    Raises UsageError, naming `option` and `spec`, if the module is absent or raises, or has no such name.
+    """
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise UsageError(f"{option} {spec}: write it as yourmodule:name")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with blamed_on(f"{option} {spec}: importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            raise UsageError(
+                f"{option} {spec}: there is no module {module_name}; put {module_name}.py in the current directory, "
+                f"and leave .py out of {option}"
+            ) from error
+    if not hasattr(module, name):
+        raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
+    return getattr(module, name)
+
+
+def call_user_function(option: str, spec: str, *args: Any, **options: Any) -> Any:
+    """Call the user's function `spec` ("module:function"). Raises UsageError if there is none, or it raises."""
+    function = import_user_object(option, spec)
+    if not callable(function):
+        raise UsageError(f"{option} {spec}: is no function; define it")
+    given = f" with {', '.join(f'{name}={value!r}' for name, value in options.items())}" if options else ""
+    with blamed_on(f"{option} {spec}{given}: it"):
+        return function(*args, **options)
+
+
+@contextmanager
+def blamed_on(what: str) -> Iterator[None]:
+    """Make whatever the user's code in the block raises, SystemExit too, a UsageError."""
+    try:
+        yield
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UsageError(f"{what} raised {one_line(error)}; correct it, or install what it needs") from error
+
+
+def options_for(name: str, text: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the --model_options `text`, NAME=VALUE,... of the model `name`: parameters of its function after two.
+
+    Each is of the type of its default. Raises UsageError.
+    """
+    values = _parsed(text)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[2:]
+    except (TypeError, ValueError):  # it does not tell
+        return values
+    known = {one.name: one.default for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    for key, value in values.items():
+        any_name = any(one.kind == one.VAR_KEYWORD for one in parameters)
+        if not (_fits(value, known[key]) if key in known else any_name):
+            takes = ", ".join(map(str, parameters)) or "none"
+            raise UsageError(f"--model_options {key}={value!r}: --model {name} takes {takes}")
+    return values
+
+
+def _fits(value: object, default: object) -> bool:
+    kinds = (int, float) if type(default) is float else (type(default),)
+    return type(value) in kinds or type(default) not in (bool, int, float, str)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        call = ast.parse(f"model({text})", mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+            if len(values) == len(call.keywords):
+                return values
+    except (ValueError, SyntaxError):
+        pass
+    raise UsageError(
+        f"--model_options {text}: must be NAME=VALUE,NAME=VALUE, each once, with values as in Python: 4, True, 'text'"
+    )

@@ -1,0 +1,43 @@
+"""The options of the data set and the model."""
+
+from dataclasses import dataclass, field
+
+from gradwire.core.records.options import MAY_CHANGE_ALWAYS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What is trained, and on what."""
+
+    dataset: str = "digits"
+    """digits and text (are here), textfile, mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
+    yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
+    data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
+    """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/; for textfile
+    the file, in UTF-8."""
+    download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
+    """Let torchvision download the data set if it is not there."""
+    task: str | None = None
+    """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
+    (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
+    for."""
+    train_size: int = 0
+    """Use only this many training samples; 0: all."""
+    context: int | None = None
+    """Characters in a sample of text. Default: 64."""
+    image_size: int = 224
+    """Side of the pictures of imagefolder, in pixels."""
+    augment: bool = True
+    """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
+    as the test pictures are. Other data sets stay as they are."""
+    loader: str = "torch"
+    """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
+    for imagefolder: pip install -e '.[dali]')."""
+    loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
+    """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
+    when it wants it. With dali its threads, at least one."""
+    model: str = "mlp"
+    """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, gpt (for text), or yourmodule:function,
+    which is called with (input_shape, n_classes) and the --model_options, and returns the network."""
+    model_options: str = ""
+    """Options of gpt or of yourmodule:function, such as layers=4,width=128; values as in Python."""

@@ -1,0 +1,78 @@
+"""What the ranks train in every order: ten numbers, and one mark for each sample.
+
+The gradient of sample i is x - c_i in the ten numbers, so that results depend on the order, and 1 in mark i, so that a
+mark shows how often a gradient was used, and with what weight. `train.py` runs the same, with 6 samples, by
+`--dataset gradwire.every_order.problem:of_6 --model gradwire.every_order.problem:network --task
+gradwire.every_order.problem:loss`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from greenlet import getcurrent
+from torch import nn
+
+N_NUMBERS = 10
+
+
+def samples(n: int) -> torch.Tensor:
+    """Return n samples [n, N_NUMBERS + n]: each is c_i, and the negative unit vector i."""
+    c = torch.randn(n, N_NUMBERS, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    return torch.cat([c, -torch.eye(n, dtype=torch.float64)], 1)
+
+
+class Numbers(nn.Module):
+    """A model that is a vector, [N_NUMBERS + n]."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(n)
+        self.x = nn.Parameter(torch.randn(N_NUMBERS + n, generator=draw, dtype=torch.float64))
+        self.halves = torch.tensor([0.5] * N_NUMBERS + [0.0] * n, dtype=torch.float64)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return for each row 1/2 |x|^2 - c_i x, of the ten numbers, + mark i."""
+        return (self.x * (self.halves * self.x - rows)).sum(1)
+
+
+def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
+    """Return the mean loss of some samples."""
+    mean: torch.Tensor = model(rows).mean()
+    return mean
+
+
+def network(input_shape: tuple[int, ...], _: int) -> Numbers:
+    """Return the model for samples of this shape: `--model`."""
+    return Numbers(input_shape[0] - N_NUMBERS)
+
+
+def data(n: int) -> tuple[torch.Tensor, ...]:
+    """Return n samples, with targets that are not used, to train and to evaluate on: `--dataset`."""
+    rows = samples(n)
+    return rows, torch.zeros(n), rows, torch.zeros(n)
+
+
+class LoadsAndStores(torch.optim.SGD):
+    """SGD of one shared vector whose updates are a load and a store: other ranks may write it in between."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """See torch."""
+        (group,) = self.param_groups
+        (x,) = group["params"]
+        rank: Any = getcurrent().rank
+        run, loaded, new = rank.run, rank.run.stores, x - group["lr"] * x.grad
+        if rank.is_shared(x):
+            run.accesses += 1
+            rank.access("stores x")
+            rank.recorder.stored = {"version_read": loaded, "version_applied": run.stores}
+            run.stores += 1
+        x.copy_(new)
+
+
+def __getattr__(name: str) -> Callable[[], Any]:
+    if name.startswith("of_") and name[3:].isdigit():
+        return partial(data, int(name[3:]))
+    raise AttributeError(name)

@@ -1,0 +1,68 @@
+"""An order as a run on the disk: `gradwire page` shows it, `explore.py --replay` or `train.py --replay` repeats it.
+
+It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and what was decided.
+"""
+
+import dataclasses
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from gradwire.checkpoints.saved import result_of
+from gradwire.core.launchers.launcher import Launcher
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.files import load_metadata
+from gradwire.core.training.names import options_from
+from gradwire.core.training.report import write
+from gradwire.core.workloads import datasets
+from gradwire.every_order.report import Counterexample
+from gradwire.every_order.runs import Case, Run, run_once
+from gradwire.every_order.scheduler import Option
+from gradwire.every_order.search import repeat
+
+_OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
+
+
+def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | None]:
+    """Write an order as RESULTS_DIR/RUN_NAME; return that, and why train.py cannot repeat it (None: it can).
+
+    Raises UsageError, RunFailed.
+    """
+    case, happened = example.run.case, example.run.happened
+    name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    options = dataclasses.replace(case.options, results_dir=results_dir, run_name=name)
+    data = datasets.load(options)
+    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": happened, "broken": example.broken}
+    launcher = Launcher("every order", lambda job: [], "ordered", processes=False, facts={"order": kept})
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
+        begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
+        results = [result_of(rank.strategy, rank.replica, rank, options, data, {}) for rank in begun]
+        write(options, results, data, launcher)
+    return f"{results_dir}/{name}", _why_not_replayed(run)
+
+
+def _why_not_replayed(run: Run) -> str | None:
+    """Return why `train.py --replay` cannot repeat a run; None: it can."""
+    case = run.case
+    if case.dies or not run.has_ended:
+        return "it does not end, or a rank dies"
+    if {rank for rank, _ in run.happened} - {0} or case.roles[0] != "server":
+        return "ranks other than a server choose"
+    if case.own_steps or (case.ends_by_samples and case.steps % case.workers):
+        return "there an epoch has the gradients of whole steps"
+    return None
+
+
+def load(path: str) -> tuple[Case, list[Option], str]:
+    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError."""
+    file = Path(f"{path.removesuffix('.json')}.json")
+    try:
+        metadata = load_metadata(file)
+        order = metadata["order"]
+        options = options_from(metadata["options"], file)
+        dies = order["dies"] and tuple(order["dies"])
+        case = Case(options.strategy, options.n_gpus, **{one: order[one] for one in _OF_CASE} | {"dies": dies})
+        return case, [(rank, tuple(choice)) for rank, choice in order["happened"]], order["broken"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error

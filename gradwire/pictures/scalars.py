@@ -1,0 +1,69 @@
+"""Scalars of one rank for TensorBoard, while the run goes on: `--tensorboard DIR`, by the optional package."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from gradwire.core.records.errors import RunFailed, import_extra
+from gradwire.core.records.events import EVALUATE, PHASES
+from gradwire.core.records.recorder import Recorder
+
+_EVERY_S = 0.5
+
+
+def check_tensorboard(folder: str) -> Any:
+    """Return the module that writes; check that the package is here. Raises UsageError."""
+    return import_extra("torch.utils.tensorboard", f"--tensorboard {folder}", "tensorboard", "tensorboard")
+
+
+class Scalars:
+    """Writes to a folder each mark of an epoch that a recorder is given, by its name, and what follows at intervals.
+
+    `lr`; `loss`, the mean over the interval's steps; `bytes_sent` since the run began, without those of evaluation;
+    `waiting`, the share of the interval; `staleness`, the mean over what was applied in it. Without events, the first
+    two.
+    """
+
+    def __init__(self, recorder: Recorder, folder: Path) -> None:
+        self._recorder, self._folder = recorder, folder
+        self._writer = check_tensorboard(str(folder)).SummaryWriter(str(folder))
+        self._bytes, self._waited = 0, 0.0
+        self._values: dict[str, list[float]] = defaultdict(list)  # by name, of which the mean is written
+        self._t0 = recorder.clock()
+        recorder.watch = self.take
+
+    def take(self, name: str, amount: float, op: str = "", nbytes: int = 0, read: int = -1, applied: int = -1) -> None:
+        """Take note of a span or mark, `amount` being seconds or the value: see `Recorder.add`."""
+        if op == "send" and name != EVALUATE:
+            self._bytes += nbytes
+        elif name == "wait":
+            self._waited += amount
+        elif name == "update" and read >= 0:
+            self._values["staleness"].append(applied - read)
+        elif name == "loss":
+            self._values[name].append(amount)
+        elif name not in PHASES and name != EVALUATE:
+            self._write(self._recorder.step, {name: amount})
+
+    def tick(self, step: int, lr: float, now: bool = False) -> None:
+        """Write what came in the interval before `step`, if it is over, or `now`. Raises RunFailed."""
+        seconds = self._recorder.clock() - self._t0
+        if now or seconds >= _EVERY_S:
+            found = {name: sum(values) / len(values) for name, values in self._values.items()}
+            if self._recorder.enabled:
+                found |= {"bytes_sent": self._bytes, "waiting": self._waited / seconds if seconds else 0.0}
+            self._write(step, found | {"lr": lr})
+            self._waited, self._t0 = 0.0, self._recorder.clock()
+            self._values.clear()
+
+    def _write(self, step: int, found: dict[str, float]) -> None:
+        try:
+            for name, value in found.items():
+                self._writer.add_scalar(name, value, step)
+            self._writer.flush()
+        except OSError as error:
+            raise RunFailed(f"cannot write --tensorboard {self._folder}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """End the thread that writes."""
+        self._writer.close()

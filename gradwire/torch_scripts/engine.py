@@ -1,0 +1,146 @@
+"""What carries the calls of ranks, and knows which belong together: a collective of a group, a message and its receive.
+
+All of it is called on the hub.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.recorder import Recorder
+from gradwire.torch_scripts.collectives import Plan
+from gradwire.torch_scripts.process_group import Collective, Message, Pending
+from gradwire.torch_scripts.replaced import replaced
+from gradwire.torch_scripts.threads import RankThread
+from gradwire.virtual_time.ranks import Ranks
+from gradwire.virtual_time.transport import Simulated
+from gradwire.virtual_time.world import World
+
+R = TypeVar("R", bound=RankThread)
+
+
+@dataclass
+class Meeting:
+    """One collective of a group: who has entered it, by rank of the world."""
+
+    ranks: tuple[int, ...]
+    entered: dict[int, Pending] = field(default_factory=dict)
+    _transports: list[Simulated] = field(default_factory=list)
+
+    def transports(self, world: World) -> list[Simulated]:
+        """Return those of its ranks, in their order, in the world in which they meet."""
+        if not self._transports:
+            ranks, device = Ranks(world, len(self.ranks)), torch.device("cpu")
+            for i in range(len(self.ranks)):
+                self._transports.append(Simulated(ranks, i, device, Recorder(enabled=False), rejoined=False))
+        return self._transports
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have not entered."""
+        return [rank for rank in self.ranks if rank not in self.entered]
+
+
+class Engine(ABC, Generic[R]):
+    """Some ranks, and their calls that have not been matched. `failure`: what ended them before their end."""
+
+    def __init__(self, ranks: Sequence[R], plans: dict[str, Plan]) -> None:
+        self.ranks, self._plans = ranks, plans
+        self.failure: RunFailed | None = None
+        self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.sends: list[Pending] = []
+        self.receives: list[Pending] = []
+        for rank in ranks:
+            rank.engine = self
+
+    @abstractmethod
+    def enter(self, pending: Pending) -> None:
+        """Begin what a rank has called. Raises RunFailed."""
+
+    @abstractmethod
+    def wait(self, pending: Pending) -> None:
+        """Suspend the rank until a call of it has ended. Raises RunFailed."""
+
+    @abstractmethod
+    def look(self, pending: Pending) -> bool:
+        """Return whether a call of the rank has ended, as far as that rank can know."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let nothing more happen."""
+
+    # The ranks
+
+    def run(self, run: Callable[[], None]) -> None:
+        """Call `run`, which lets all ranks `live`, and then end those that are left; inside of `ranks_alone`."""
+        with replaced(len(self.ranks)):
+            try:
+                run()
+            finally:
+                for rank in self.ranks:
+                    rank.kill()
+
+    def live(self, rank: RankThread) -> None:
+        """Let a rank run until it ends, and do what it asks for."""
+        try:
+            while (request := rank.resume()) is not None:
+                rank.answer = request()
+            rank.is_over = True
+        except RunFailed as error:
+            self.failure = self.failure or error
+            self.stop()
+
+    def deadlock(self) -> str:
+        """Return who waits for what, where; "": nobody waits."""
+        waits = [self._reason(rank.waits_for) for rank in self.ranks if rank.waits_for and not rank.is_over]
+        ended = [str(rank.rank) for rank in self.ranks if rank.is_over]
+        return "; ".join([*waits, *([f"ended: rank {', '.join(ended)}"] if ended else [])]) if waits else ""
+
+    def _reason(self, pending: Pending) -> str:
+        call, text = pending.call, f"rank {pending.rank} waits in {pending.call.words} at {pending.thread.at}"
+        meeting = self.meetings.get((call.group, call.number)) if isinstance(call, Collective) else None
+        return text + (f" for rank {', '.join(map(str, meeting.missing))}" if meeting else "")
+
+    # Their calls
+
+    def meet(self, pending: Pending, call: Collective) -> Meeting:
+        """Return the collective that a rank enters now. Raises RunFailed if others have entered another one."""
+        meeting = self.meetings.setdefault((call.group, call.number), Meeting(call.ranks))
+        for first in list(meeting.entered.values())[:1]:
+            if first.call.words != call.words:
+                raise _mismatch(first, pending)
+        meeting.entered[pending.rank] = pending
+        if not meeting.missing:
+            del self.meetings[call.group, call.number]
+        return meeting
+
+    def sends_for(self, receive: Pending) -> list[Pending]:
+        """Return the messages that a receive may take: of each rank the first."""
+        firsts: dict[int, Pending] = {}
+        for send in self.sends:
+            if send.fits(receive):
+                firsts.setdefault(send.rank, send)
+        return list(firsts.values())
+
+    def pair(self, send: Pending, receive: Pending) -> tuple[Message, Message]:
+        """Return a message and the receive that takes it now. Raises RunFailed if its tensor is of another kind."""
+        self.sends.remove(send)
+        self.receives.remove(receive)
+        sent, wanted = send.message, receive.message
+        if (sent.tensor.numel(), sent.tensor.dtype) != (wanted.tensor.numel(), wanted.tensor.dtype):
+            raise _mismatch(send, receive)
+        receive.source = send.rank
+        return sent, wanted
+
+    def unread(self) -> list[str]:
+        """Return the messages that nobody has received, and the receives that found none, in words."""
+        return [f"rank {one.rank}: {one.call.words} at {one.at}" for one in [*self.sends, *self.receives]]
+
+
+def _mismatch(one: Pending, other: Pending) -> RunFailed:
+    texts = (f"rank {call.rank} is in {call.call.words} at {call.at}" for call in (other, one))
+    return RunFailed(f"mismatch: {', '.join(texts)}")

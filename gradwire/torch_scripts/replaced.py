@@ -1,0 +1,85 @@
+"""What is replaced in torch while a script runs, so that the script itself stays as it is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qs, urlparse
+
+import torch
+import torch.autograd
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+import torch.multiprocessing
+from torch.distributed.rendezvous import _rendezvous_handlers
+from torch.nn.modules.module import register_module_forward_hook
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.torch_scripts.process_group import ScriptGroup
+from gradwire.torch_scripts.threads import here
+
+
+@contextmanager
+def replaced(world_size: int) -> Iterator[None]:
+    """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
+
+    Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
+    during which other ranks run. Ranks are told of their forward and backward passes.
+    """
+    store = dist.HashStore()
+    run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
+
+    def check(call: str, given: int, own: int) -> None:
+        if given != own:
+            raise RunFailed(f"{call}={given}): this is rank {_rank()} of --n_gpus {world_size}; give {own}")
+
+    def meet(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+        for name, values in parse_qs(urlparse(url).query).items():
+            if name in ("world_size", "rank"):
+                check(f"init_process_group({name}", int(values[0]), world_size if name == "world_size" else _rank())
+        yield store, _rank(), world_size
+
+    def backward(outputs: Any, *arguments: Any, **more: Any) -> Any:
+        def run() -> Any:
+            return run_backward(outputs, *arguments, **more)
+
+        rank, is_inner = here(), torch._C._current_graph_task_id() != -1
+        if rank is None or is_inner or not more.get("accumulate_grad"):
+            return run()
+        return rank.backward(run, [one for one in outputs if isinstance(one, torch.Tensor)])
+
+    def forward(module: torch.nn.Module, *_: Any) -> None:
+        if (rank := here()) is not None:
+            rank.forward(module)
+
+    def wait(future: Any) -> Any:
+        if (rank := here()) is not None and not future.done():
+            rank.settle()
+        return wait_for(future)
+
+    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
+        check("spawn(nprocs", nprocs, world_size)
+        fn(_rank(), *args)
+
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (c10d, "ProcessGroupGloo", ScriptGroup),  # before torch 2.13
+            (torch.autograd, "_engine_run_backward", backward),
+            (torch._C.Future, "wait", wait),
+            (torch.multiprocessing, "spawn", spawn),
+        ):
+            stack.enter_context(patch.object(owner, name, value))
+        plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)
+        stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin}))
+        stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
+        stack.callback(register_module_forward_hook(forward).remove)
+        by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
+        by_thread(True)  # C++ knows groups by name, and here by name and thread
+        stack.callback(by_thread, False)
+        yield
+
+
+def _rank() -> int:
+    rank = here()
+    assert rank is not None, "only ranks run the script"
+    return rank.rank

@@ -1,0 +1,162 @@
+"""Ranks as threads of one process, of which one runs at a time.
+
+A thread for each rank, and no coroutine: C++ code that calls back into Python keeps a stack for each thread, so a
+script that waits inside a backward pass could not be suspended otherwise. The main thread is the hub. It lets one rank
+run until that rank asks for something; what it asks for is done on the hub.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from traceback import walk_stack, walk_tb
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from greenlet import greenlet
+from torch import nn
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.timing import cpu_seconds
+from gradwire.torch_scripts.process_state import Lines, ProcessState
+from gradwire.torch_scripts.script import Script
+
+if TYPE_CHECKING:
+    from gradwire.torch_scripts.engine import Engine
+    from gradwire.torch_scripts.process_group import Pending
+
+Request = Callable[[], Any]
+_LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
+_COMPUTES_S = 0.5  # seconds of all threads between two looks, below which it does not
+_here = threading.local()
+
+
+class Killed(BaseException):
+    """Raised in a rank whose run has ended."""
+
+
+class RankThread:
+    """A rank of a script. `at` is the line of the script at which it asked last; `failure` is what ended it.
+
+    `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
+    calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
+    """
+
+    engine: "Engine[Any]"
+    coroutine: greenlet  # of the hub, which does what this rank asks for
+
+    def __init__(self, script: Script, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
+        self.rank, self._script = rank, script
+        self._outputs = outputs or [Lines(rank, output) for output in (sys.stdout, sys.stderr)]
+        self._state = ProcessState(rank, n, script.arguments, seed, self._outputs)
+        self.at = "its start"
+        self.failure: RunFailed | None = None
+        self.answer: Any = None
+        self.futures: list[Pending] = []
+        self.waits_for: Pending | None = None
+        self._request: Request | None = None
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
+        self._is_killed = self.is_over = False
+        self.spent = self._since = 0.0
+
+    # On the hub
+
+    def resume(self) -> Request | None:
+        """Let the rank run until it asks for something; return that, or None: it has ended. Raises RunFailed."""
+        self._state.install()
+        if self._thread.ident is None:
+            self._thread.start()
+        self._go.release()
+        computed = sum(os.times()[:4])
+        while not self._back.acquire(timeout=_LOOK_S):
+            computed, before = sum(os.times()[:4]), computed
+            if computed - before < _COMPUTES_S:
+                frame = sys._current_frames().get(self._thread.ident or 0)
+                raise RunFailed(
+                    f"rank {self.rank} neither computes nor asks for anything, at {self._line(walk_stack(frame))}: "
+                    "ranks are threads of one process, and it waits for what no other of them can do meanwhile"
+                )
+        if self.failure is not None:
+            raise self.failure
+        return self._request
+
+    def kill(self) -> None:
+        """End a rank that waits for an answer."""
+        self._is_killed = True
+        if self._thread.is_alive() and self._request is not None:
+            self._state.install()
+            self._go.release()
+            self._back.acquire(timeout=_LOOK_S)
+        for output in self._outputs:
+            if isinstance(output, Lines):
+                output.end()
+
+    # In the thread
+
+    def ask(self, request: Request) -> Any:
+        """Suspend this rank until the hub has done what is asked for; return what that returned. Raises Killed."""
+        if self._is_killed:
+            raise Killed
+        self.at = self._line(walk_stack(sys._getframe(1)))
+        self._request = request
+        self.note()
+        self._back.release()
+        self._go.acquire()
+        self._since = cpu_seconds()
+        if self._is_killed:
+            raise Killed
+        return self.answer
+
+    def settle(self) -> None:
+        """Wait for all calls whose futures are asked for: what follows would wait for them in C++."""
+        while self.futures:
+            self.futures.pop(0).wait()
+
+    def note(self) -> None:
+        """Add to `spent` what this rank has computed since it was resumed, or this was called."""
+        now = cpu_seconds()
+        self.spent += now - self._since
+        self._since = now
+
+    def forward(self, module: nn.Module) -> None:
+        """Called after each forward pass of a module."""
+
+    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
+        """Run a backward pass from these tensors on."""
+        return run()
+
+    def _run(self) -> None:
+        _here.thread = self
+        self._go.acquire()
+        self._since = cpu_seconds()
+        try:
+            self._script.run(self._state)
+        except Killed:
+            pass
+        except RunFailed as error:
+            self.failure = error
+        except BaseException as error:
+            what = f"raised {type(error).__name__}: {error}"
+            if isinstance(error, SystemExit):
+                what = f"exited with {error.code}"
+            frames = reversed([*walk_tb(error.__traceback__)])
+            if not isinstance(error, SystemExit) or error.code:
+                self.failure = RunFailed(f"rank {self.rank} {what}, at {self._line(frames)}")
+        self._request = None
+        self.note()
+        self._back.release()
+
+    def _line(self, frames: Iterable[tuple[FrameType, int]]) -> str:
+        """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
+        folder = self._script.folder
+        for frame, line in frames:
+            if (file := frame.f_code.co_filename).startswith(folder):
+                return f"{file[len(folder) :]}:{line}"
+        return self.at
+
+
+def here() -> RankThread | None:
+    """Return the rank whose thread this is; None: it is no rank's."""
+    return getattr(_here, "thread", None)

@@ -1,5 +1,0 @@
-"""Imported first by the fork server: it does not outlive its launcher."""
-
-from launchers.environment import die_with_parent
-
-die_with_parent()

@@ -1,0 +1,111 @@
+"""What the workers of a server send of several parts in turn, each of which is merged when enough have sent it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.workers import Workers
+from gradwire.core.transports.base import Message, Transport
+
+OVER = "over"  # to workers that wait for nothing: the epoch has its samples
+_AT_ONCE = 1e-6  # seconds: what has come is taken first, also after the grace time
+
+
+class Sent(NamedTuple):
+    """What a worker has sent of a part, and the samples and steps that it has taken since it sent the part before."""
+
+    push: Message
+    samples: int
+    steps: int
+
+
+@dataclass
+class _Worker:
+    sent_at: list[tuple[int, int]]  # its samples and steps when it sent each part
+    samples: int = 0
+    turns: int = 0  # parts that it has sent
+    told: bool = False  # that the epoch is over
+
+
+@dataclass
+class _Gathered:
+    begun: float  # when the first came
+    sent: dict[int, Sent] = field(default_factory=dict)
+
+
+class Quorum:
+    """Calls `merge(part, what was sent of it by worker)` when `quorum` workers have sent a part, or all that may.
+
+    None: all. It does so earlier, `grace` seconds after the first has come, and where a worker sends a part again. It
+    is for the messages that `workers` yields, and waits for none; a replay merges the same.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        transport: Transport,
+        descent: Descent,
+        parts: int,
+        quorum: int | None,
+        grace: float,
+        merge: Callable[[int, dict[int, Sent]], None],
+    ) -> None:
+        self._workers, self._transport, self._descent = workers, transport, descent
+        self._parts, self._quorum, self._grace, self._call = parts, quorum, grace, merge
+        self._known: dict[int, _Worker] = {}
+        self._gathered: dict[int, _Gathered] = {}  # by part, the first begun first
+        workers.on_sent_x = self.begin
+        workers.patience, workers.on_silence = self._time_left, self._merge_first
+
+    def begin(self, k: int) -> None:
+        """Worker k begins with x, and has sent nothing."""
+        self._known[k] = _Worker([(0, self._workers.steps[k])] * self._parts)
+
+    def add(self, push: Message) -> None:
+        """Take what a worker has sent of the part whose turn it is; `workers.steps` are those that it has taken."""
+        k, one = push.src, self._known[push.src]
+        part, one.turns, one.samples = one.turns % self._parts, one.turns + 1, one.samples + push.n
+        then, now = one.sent_at[part], (one.samples, self._workers.steps[k])
+        one.sent_at[part] = now
+        if part in self._gathered and k in self._gathered[part].sent:
+            self._merge(part)
+        gathered = self._gathered.setdefault(part, _Gathered(self._transport.now()))
+        gathered.sent[k] = Sent(push.log_receipt(), now[0] - then[0], now[1] - then[1])
+        self._merge_if_enough(part)
+        self.tell()
+
+    def do_without_the_dead(self) -> None:
+        """Drop what the dead have sent, and merge what is enough now that some have left."""
+        for part, gathered in list(self._gathered.items()):
+            for k in gathered.sent.keys() - self._workers.alive:
+                self._workers.drop(gathered.sent.pop(k).push)
+            if gathered.sent:
+                self._merge_if_enough(part)
+            else:
+                del self._gathered[part]
+        self.tell()
+
+    def tell(self, ended: bool = False) -> None:
+        """Tell the workers, each once, that the epoch is over, if it has its samples or has `ended`."""
+        for k in sorted(self._workers.alive) if ended or self._descent.is_over else ():
+            if not self._known[k].told:
+                self._known[k].told = True
+                self._workers.send(None, k, OVER, n=self._descent.samples)
+
+    def _merge_if_enough(self, part: int) -> None:
+        sent = self._gathered[part].sent
+        able = len(self._workers.present | sent.keys())
+        if len(sent) >= min(self._quorum or able, able):
+            self._merge(part)
+
+    def _merge(self, part: int) -> None:
+        self._call(part, dict(sorted(self._gathered.pop(part).sent.items())))
+
+    def _merge_first(self) -> None:
+        self._merge(next(iter(self._gathered)))
+
+    def _time_left(self) -> float | None:
+        """Return the seconds until the grace time of the part that was begun first has passed; None: there is none."""
+        first = next(iter(self._gathered.values()), None)
+        return None if first is None else max(first.begun + self._grace - self._transport.now(), _AT_ONCE)

@@ -1,0 +1,157 @@
+"""A fork server that is stopped or killed: the launcher ends with one line, and leaves nothing."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import psutil
+import pytest
+
+from gradwire.core.launchers import fork_server
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import Transport
+from tests.ranks import launch, wait_until
+from tests.runs import ROOT
+
+LIMIT_S = 100
+Report = Callable[[Any], None]
+Start = Callable[[], psutil.Process]
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Gives a function that starts a fork server of this test's own, which loads nothing, and returns its process."""
+    own = forkserver.ForkServer()
+    monkeypatch.setattr(forkserver, "_forkserver", own)
+    for name in ("ensure_running", "connect_to_new_process", "set_forkserver_preload"):
+        monkeypatch.setattr(forkserver, name, getattr(own, name))
+    monkeypatch.setattr(fork_server, "_PRELOADED", [])
+
+    def start() -> psutil.Process:
+        fork_server.warm_up()
+        return psutil.Process(own._forkserver_pid)  # type: ignore[attr-defined]
+
+    return start
+
+
+def get_rank(transport: Transport) -> int:
+    return transport.rank
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "happens", "error", "told"),
+    [
+        (0.5, lambda server: None, RunFailed, "did not answer"),
+        (600.0, lambda server: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt, ""),
+        (600.0, psutil.Process.kill, RunFailed, "was killed by SIGKILL"),
+    ],
+    ids=["nothing happens", "Ctrl-C", "it is killed"],
+)
+def test_one_that_is_stopped_is_given_up_unless_something_happens_before(
+    server: Start, monkeypatch: pytest.MonkeyPatch, timeout: float, happens: Callable[[psutil.Process], None],
+    error: type[BaseException], told: str,
+) -> None:  # fmt: skip
+    for name in ("_LEAST_PATIENCE_S", "_INTERRUPTED_S"):
+        monkeypatch.setattr(fork_server, name, 0.5)
+    stopped, wait_for_pid = server(), forkserver.read_signed
+    stopped.suspend()
+
+    def read(fd: int) -> int:
+        happens(stopped)  # a rank has been asked for, and the fork server has not answered
+        return int(wait_for_pid(fd))
+
+    monkeypatch.setattr(forkserver, "read_signed", read)
+    with pytest.raises(error) as caught:
+        launch(get_rank, 2, timeout=timeout)
+    assert error is KeyboardInterrupt or f"the fork server, from which they are made, {told}" in one_line(caught)
+    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+
+
+def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    cannot = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr(forkserver, "ensure_running", Mock(side_effect=cannot))
+    with pytest.raises(RunFailed) as error:
+        launch(get_rank, 2)
+    assert one_line(error) == "the processes could not be started: Resource temporarily unavailable"
+
+
+def report_and_stop(transport: Transport, report: Report) -> None:
+    report(os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_a_stopped_one(server: Start) -> None:
+    victim = server()
+    ranks: list[psutil.Process] = []
+
+    def strike(rank: int, pid: int) -> None:
+        ranks.append(psutil.Process(pid))
+        assert wait_until(lambda: ranks[0].status() == psutil.STATUS_STOPPED, LIMIT_S)
+        victim.kill()
+
+    with pytest.raises(RunFailed) as error:
+        launch(report_and_stop, 1, on_report=strike)
+    assert "ended with the fork server, its parent, which was killed by SIGKILL" in one_line(error)
+    assert wait_until(lambda: is_gone(ranks[0]), LIMIT_S)
+
+
+def stop_the_server(transport: Transport) -> int:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    return transport.rank
+
+
+@pytest.mark.slow
+def test_a_run_ends_well_though_its_server_is_stopped(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.core.launchers.ranks._GRACE_S", 0.5)
+    stopped = server()
+    assert launch(stop_the_server, 1) == [0]
+    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+
+
+LAUNCHER = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from functools import partial
+from multiprocessing import forkserver
+from launchers import fork_server
+fork_server._PRELOADED[:] = []
+fork_server.warm_up()
+print(forkserver._forkserver._forkserver_pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stopped_one_does_not_outlive_its_launcher_wherever_that_was_started(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        stopped = psutil.Process(int(launcher.stdout.readline()))
+        try:
+            maps = Path(f"/proc/{stopped.pid}/maps")  # ctypes is what it tells the kernel with
+            assert wait_until(lambda: "_ctypes" in maps.read_text(), LIMIT_S)
+            assert wait_until(lambda: stopped.status() == psutil.STATUS_SLEEPING, LIMIT_S)
+            stopped.suspend()
+        finally:
+            launcher.kill()
+        try:
+            assert wait_until(lambda: is_gone(stopped), LIMIT_S)
+        finally:
+            if not is_gone(stopped):
+                stopped.kill()

@@ -1,0 +1,50 @@
+"""The names of strategies and codecs, known before torch is loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.compression import CODECS
+from gradwire.core.records import known
+from strategies import STRATEGIES
+from tests.ranks import LIMIT
+from tests.runs import ROOT
+
+WITHOUT_TORCH = """
+import runpy, sys
+sys.modules["torch"] = None  # to import it is an error
+sys.argv = ["train.py", *sys.argv[1:]]
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@pytest.mark.of_every_strategy
+def test_they_are_those_of_the_tables() -> None:
+    assert known.names("strategies") == list(STRATEGIES)
+    assert known.names("compression") == list(CODECS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["--list"], 0, "one by one"),
+        (["--strategy", "ring"], 2, "error: --strategy ring: unknown; did you mean ring_all_reduce? there are single,"),
+        (["--n_gpus", "4", "--codec=topp"], 2, "error: --codec topp: unknown; did you mean topk? there are none,"),
+    ],
+)
+def test_the_main_job_answers_before_it_loads_torch(arguments: list[str], code: int, expected: str) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], cwd=ROOT, capture_output=True, text=True,
+                          timeout=LIMIT, check=False)  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert expected in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_list_that_lacks_a_strategy_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = known.listed()
+    assert text
+    (shorter := tmp_path / "catalogue.txt").write_text(text.replace("sparta  (", ""))
+    monkeypatch.setattr(known, "CATALOGUE", shorter)
+    assert known.listed() is None

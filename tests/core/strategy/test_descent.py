@@ -1,0 +1,109 @@
+"""The updates of one rank: bound, schedule, counts, state; also on a part of x."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire.compression import Layout
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.strategy.descent import Descent, Schedule
+from gradwire.core.strategy.factories import OptimizerFactory, by_name
+
+SGD = partial(torch.optim.SGD, lr=1.0)
+N = 6
+
+
+def make(
+    optimizer: OptimizerFactory = SGD, clip_norm: float = 0.0, schedule: Schedule | None = None
+) -> tuple[torch.Tensor, Descent]:
+    x = torch.zeros(N, dtype=torch.float64)
+    return x, Descent([x], optimizer, clip_norm, schedule, Recorder())
+
+
+def g(*values: float) -> torch.Tensor:
+    return torch.tensor([*values, *[0.0] * (N - len(values))], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("gradient", "expected"), [((3, 4), (0.6, 0.8)), ((0.3, 0.4), (0.3, 0.4)), ((0,), (0,))])
+def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    x, descent = make(clip_norm=1.0)
+    descent.step(g(*gradient), 1)
+    assert (-x).tolist() == pytest.approx(g(*expected).tolist(), rel=1e-5)
+
+
+def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
+    asked: list[float] = []
+
+    def schedule(processed: float) -> float:
+        asked.append(processed)
+        return 0.5
+
+    x, descent = make(schedule=schedule)
+    descent.step(g(1), 10)
+    descent.step(g(1), 20, processed=60)
+    descent.step(g(1), 10)
+    assert asked == [5, 40, 75]
+    assert x[0] == -1.5, "each at half of the learning rate, not at half of the one before"
+
+
+def test_a_part_of_x_is_updated_by_an_optimizer_of_its_own() -> None:
+    x, descent = make(partial(torch.optim.Adam, lr=0.1))
+    descent.optimize(x, parts=[slice(2, 4)])
+    descent.step(torch.ones(2, dtype=torch.float64), 1)
+    assert (x != 0).tolist() == [False, False, True, True, False, False]
+    # two moments of two elements, and the count of steps
+    assert 2 * 2 * 8 <= descent.state_bytes <= 2 * 2 * 8 + 8
+
+
+def test_where_the_optimizer_sees_tensors_parts_are_cut_between_them() -> None:
+    layout = Layout(("a", "b", "c"), ((2, 3), (2,), (3,)))
+
+    def begun(make: OptimizerFactory, n: int) -> tuple[torch.Tensor, Descent, list[slice]]:
+        x = torch.zeros(layout.n)
+        descent = Descent([x], make, 0.0, None, Recorder(), layout)
+        return x, descent, descent.parts(n)
+
+    assert begun(SGD, 3)[2] == [slice(0, 4), slice(4, 8), slice(8, 11)]
+    seeing = by_name(lambda named: torch.optim.Adam([p for name, p in named if name != "c"], lr=0.1))
+    x, descent, parts = begun(seeing, 2)
+    assert [p.shape for p in descent.parameters] == [(2, 3), (2,), (3,)]
+    assert parts == [slice(0, 6), slice(6, 11)]
+    assert begun(seeing, 4)[2] == [slice(0, 0), slice(0, 6), slice(6, 8), slice(8, 11)], "one may be empty"
+    descent.optimize(x, parts=[parts[1]])
+    descent.step(torch.ones(5), 1)
+    assert (x != 0).tolist() == [False] * 6 + [True] * 2 + [False] * 3, "c has no optimizer"
+    assert descent.state_bytes == 2 * 2 * 4 + 4, "only of the tensor that it updates"
+
+
+@pytest.mark.parametrize("optimizer", [partial(torch.optim.Adam, lr=0.1), partial(torch.optim.SGD, lr=0.1, momentum=1)])
+def test_a_part_may_take_its_step_before_the_others(optimizer: OptimizerFactory) -> None:
+    (x, descent), (expected, whole) = (make(optimizer, schedule=lambda processed: 1 / (1 + processed)) for _ in "ab")
+    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
+    assert descent.has_parts
+    descent.optimize(x, parts=parts)
+    for step in range(4):
+        gradient = g(1, 2, 3, 4, 5, 6) / (1 + step)
+        before = x.clone()
+        descent.step_part(parts[1], gradient, 8)
+        assert ((x != before).nonzero().flatten().tolist()) == [2, 3, 4]
+        descent.step(gradient, 8)
+        whole.step(gradient, 8)
+        assert torch.equal(x, expected)
+    assert (descent.version, descent.samples) == (4, 32)
+
+
+class Counting(torch.optim.SGD):
+    """Divides the learning rate by how often it was called."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["calls"] = calls = self.param_groups[0].get("calls", 0) + 1
+        self.param_groups[0]["lr"] = 0.1 / calls
+        return super().step(closure)
+
+
+def test_no_part_is_updated_first_where_the_norm_is_bounded_or_the_optimizer_counts_its_calls() -> None:
+    assert not make(clip_norm=1.0)[1].has_parts
+    assert not make(partial(Counting, lr=0.1))[1].has_parts
+    assert not make(by_name(lambda named: torch.optim.SGD(named, lr=0.1)))[1].has_parts

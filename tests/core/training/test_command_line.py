@@ -1,0 +1,294 @@
+"""The command line: frozen names, help for one strategy at a time, and one clear line for whatever is wrong."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from docs.pages import catalogue
+from gradwire.compression import CODECS, Codec
+from gradwire.core.strategy.forms import describe
+from gradwire.core.training import Options, command_line
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.options import PANELS, option_names
+from gradwire.core.training.preflight import prepare
+from strategies import STRATEGIES, Strategy
+from tests.runs import BUILTIN, KINDS, said
+from tests.strategies.kinds import needs, other_value
+
+NAMES = """
+strategy codec n_gpus batch_size global_batch_size epochs lr momentum weight_decay decay optimizer optimizer_options
+codec_scope lr_schedule warmup clip_norm accumulate device dtype amp seed slow jitter timeout bandwidth latency network
+restarts launcher scheduler dataset data_dir download task train_size context image_size augment loader loader_workers
+model model_options results_dir run_name events hashes memory save tensorboard replay checkpoint_every checkpoint_dir
+checkpoint_keep evaluator resume
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """Check everything that is checked before the ranks start, and start none; the options of each run."""
+    seen: list[Options] = []
+
+    def only_prepare(options: Options) -> None:
+        seen.append(options)
+        prepare(resolve(options))
+
+    monkeypatch.setattr(command_line, "run", only_prepare)
+    return seen
+
+
+def options_of(strategy: type[Strategy] | type[Codec]) -> list[str]:
+    return [option.name for option in dataclasses.fields(strategy)]
+
+
+def test_the_names_of_the_options_of_every_run_are_frozen() -> None:
+    assert option_names() == NAMES
+
+
+# --help and --list
+
+
+def help_of(name: str) -> str:
+    builtin = BUILTIN[name]() if name in BUILTIN else None
+    code, text = said("--strategy", name, "--help", builtin=builtin)
+    assert code == 0
+    return text
+
+
+@pytest.mark.parametrize("name", ["ring_all_reduce", "easgd", "dgs", *BUILTIN])
+def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str) -> None:
+    text = help_of(name)
+    own = options_of(KINDS[name])
+    shown = re.findall(r"^│ (?:-h, )?--(\w+)", text, re.MULTILINE)
+    assert sorted(shown) == sorted(["help", *own, *NAMES])
+    assert " ".join(describe(KINDS[name]).split()[:5]) in text
+    for option, default in KINDS[name].traits.defaults.items():
+        assert f"--{option} {default}" in text, "which of its defaults are its own"
+        (at,) = re.findall(rf"^│ --{option} .*?\(default: (.*?)\)", text, re.MULTILINE | re.DOTALL)
+        assert at == str(default)
+
+
+def test_every_option_is_explained_and_stands_in_one_panel() -> None:
+    fields = [option for panel in PANELS for option in dataclasses.fields(panel)]
+    assert sorted(option.name for option in fields) == sorted(set(NAMES) - {"strategy", "codec"})
+    for name in ("single", "downpour"):
+        explained = re.split(r"^│ --\w+", help_of(name), flags=re.MULTILINE)[1:]
+        for text in explained:
+            assert re.search(r"[A-Za-z]{4}.*\.", text.replace("│", " ").split("(default")[0], re.DOTALL), text
+
+
+def test_list_shows_the_table_and_starts_nothing(parsed: list[Options]) -> None:
+    assert said("--list") == (0, f"{catalogue()}\n")
+    assert parsed == []
+
+
+# The options of the strategies
+
+OPTIONS_OF_STRATEGIES = sorted({option for kind in STRATEGIES.values() for option in options_of(kind)})
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("downpour", "aggregate"), ("single", "density"), ("ring_all_reduce_builtin", "n_push")]
+)
+def test_an_option_of_another_strategy_is_refused_and_its_owners_are_named(
+    tmp_path: Path, name: str, option: str
+) -> None:
+    builtin = BUILTIN[name]() if name in BUILTIN else None
+    results = str(tmp_path / "results")
+    for value in ((f"--{option}", "1"), (f"--{option}=1",), (f"--{option.replace('_', '-')}", "1")):
+        code, text = said("--strategy", name, "--results_dir", results, *value, builtin=builtin)
+        owners = [other for other, kind in STRATEGIES.items() if option in options_of(kind)]
+        owners += [f"--codec {other}" for other, kind in CODECS.items() if option in options_of(kind)]
+        assert code == 2
+        assert text == f"error: --{option}: not an option of --strategy {name}, but of {', '.join(owners)}\n"
+    assert not (tmp_path / "results").exists()
+
+
+OWN = {  # one of each type
+    option.type: (name, option.name) for name, kind in STRATEGIES.items() for option in dataclasses.fields(kind)
+}
+
+
+@pytest.mark.parametrize(("name", "option"), OWN.values())
+def test_an_option_of_the_strategy_reaches_it(tmp_path: Path, parsed: list[Options], name: str, option: str) -> None:
+    value, others = other_value(STRATEGIES[name](), option), needs(STRATEGIES[name], option)
+    given = [f"--{option}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no_'}{option}"]
+    given += [text for other, needed in others.items() for text in (f"--{other}", needed)]
+    code, text = said("--strategy", name, *given, "--results_dir", str(tmp_path), "--n_gpus",
+                      "1" if KINDS[name].traits.ranks[1] == 1 else "4", "--device", "cpu")  # fmt: skip
+    assert code == 0, text
+    value = value if isinstance(value, str) else float(value)
+    assert parsed[0].strategy == dataclasses.replace(STRATEGIES[name](), **{option: value} | others)
+    assert parsed[0].recorded()[option] == value
+
+
+def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path, parsed: list[Options]) -> None:
+    line = ("--strategy", "single", "--strategy=downpour", "--n_push", "2", "--n_push", "3", "--device", "cpu")
+    assert said(*line, "--results_dir", str(tmp_path)) == (0, "")
+    assert parsed[0].recorded()["strategy"] == "downpour"
+    assert parsed[0].recorded()["n_push"] == 3
+
+
+# What is wrong
+
+
+def foreign(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.zeros(2))])
+
+
+def needs_a_closure(named: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS([p for _, p in named])
+
+
+LONG = "x" * 300
+GPT = "--dataset text --model gpt --model_options"
+SERVED = "--strategy param_server --n_gpus 3"
+WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
+    ("--n_gpus 0", "--n_gpus 0: must be at least 1"),
+    ("--strategy param_server --n_gpus 1", "param_server needs at least 2"),
+    ("--strategy single --n_gpus 2", "--workers_like"),
+    ("--strategy ring", "--strategy ring: unknown; did you mean ring_all_reduce?"),
+    ("--strategy backup_workers --restarts 1", "--restarts 1: --strategy backup_workers lets no worker"),
+    ("--strategy downpour --n_fetch 1000", "--n_fetch 1000: must be at most 23, the steps of an epoch"),
+    ("--optimizer_options lr=3", "--optimizer_options lr=3: must be NAME=VALUE, each once, of sgd's: momentum,"),
+    ("--replay /nowhere/run", "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
+    ("--resume /nowhere", "--resume /nowhere: no checkpoint there"),
+    ("--batchsize 3", "did you mean --batch_size?"),
+    ("--lr -0.1", "--lr -0.1: must be a positive number"),
+    ("--epochs 1.5", "--epochs"),
+    ("--optimizer_options nesterov=yes", "'yes' is no number"),
+    ("--warmup 11", "--warmup 11.0: must be from 0 to the number of epochs, 10"),
+    ("stray", "stray"),
+    ("--global_batch_size 1 --n_gpus 2", "--global_batch_size"),
+    ("--dataset tests.workload:linear", "--dataset tests.workload:linear"),
+    ("--model tests.workload:moons", "--model tests.workload:moons"),
+    ("--dataset tests.workload:not_picklable", "define transforms as functions of a module"),
+    ("--model tests.workload:lazy --dataset tests.workload:moons", "has lazy layers"),
+    (
+        "--model tests.workload:batch_norm --dataset tests.workload:moons --n_gpus 2 --global_batch_size 188",
+        "leaves a worker one sample",
+    ),
+    ("--run_name a/b", "--run_name"),
+    ("--results_dir /dev/null/results", "--results_dir: cannot write in /dev/null/results"),
+    ("--save /dev/null/model.pt", "--save: cannot write"),
+    ("--evaluator", "--evaluator: needs checkpoints to score; give --checkpoint_every"),
+    ("--save .", "--save"),
+    (f"--resume {LONG}", "cannot be read (File name too long); give another"),
+    (f"--checkpoint_dir {LONG} --checkpoint_every 5", "has a name of more than 255 bytes"),
+    ("--codec topj", "--codec topj: unknown; did you mean topk? there are none,"),
+    ("--codec topk --strategy downpour", "--codec topk: --strategy downpour cannot carry it (gathered: codes"),
+    ("--codec fp16 --strategy sharded_ring", "--codec fp16: --strategy sharded_ring cannot carry it (dense: codes"),
+    ("--codec topk --rank 2", "--rank: not an option of --strategy ring_all_reduce --codec topk, but of"),
+    ("--density 0.5", "--density: not an option of --strategy ring_all_reduce, but of "),
+    ("--codec_scope vector", "--codec_scope vector: there is no codec; give --codec too"),
+    ("--codec topk --codec_scope layer", "--codec_scope layer: unknown; there are tensor, vector"),
+    ("--codec powersgd --codec_scope vector", "--codec_scope vector: powersgd codes tensor by tensor; leave"),
+    ("--codec dgc --optimizer adam", "--optimizer adam: dgc carries the momentum of sgd; take sgd or another"),
+    ("--strategy single --workers_like 0", "--workers_like 0: must be at least 1"),
+    ("--strategy dgs --density 0", "--density 0.0: must be above 0 and at most 1"),
+    ("--strategy dgs --momentum 0", "--momentum 0.0: dgs divides by it; give one such as 0.7"),
+    ("--strategy dgs --optimizer adam", "--optimizer adam: dgs is SGD with momentum; take sgd"),
+    ("--strategy dgs --optimizer_options nesterov=True", "--optimizer_options nesterov=True: dgs knows no such"),
+    ("--strategy dgs --codec topk", "--codec topk: dgs is a codec itself, with --density; leave --codec out"),
+    ("--codec blosc --shuffle bits", "--shuffle bits: must be one of bit, byte, none"),
+    ("--strategy not_there:Mine", "there is no module not_there; put not_there.py in the current dir"),
+    ("--strategy not_there:", "--strategy not_there:"),
+    (f"{SERVED} --slow 0:5", "--slow 0: not a rank that computes; those are 1, 2"),
+    (f"{SERVED} --slow x:y", "--slow x:y: must be RANK:FACTOR, such as 2:5"),
+    (f"{SERVED} --slow 1:0.5", "a factor from 1 to 1000"),
+    (f"{SERVED} --jitter nan", "--jitter nan: must be from 0 to 5"),
+    ("--strategy param_server_builtin --n_gpus 2 --slow 1:5", "--slow: param_server_builtin is one process"),
+    ("--strategy param_server_builtin --n_gpus 2 --jitter 0.5", "--jitter: param_server_builtin is one process"),
+    ("--n_gpus 3 --bandwidth fast", "--bandwidth fast: write a bandwidth such as 1gbit"),
+    ("--n_gpus 3 --latency 1gbit", "--latency 1gbit: write a time such as 50us"),
+    ("--n_gpus 3 --timeout 60 --bandwidth 0.1B/s", "--timeout 60: on this link the initial parameters"),
+    ("--strategy inconsistent_reads --n_gpus 3 --latency 1ms", "--bandwidth, --latency: the workers of incons"),
+    ("--strategy ring_all_reduce_builtin --n_gpus 3 --latency 1ms", "--bandwidth, --latency: torch itself carries the"),
+    ("--amp half", "--amp half: unknown; there are none, bf16, fp16"),
+    ("--amp fp16", "--amp fp16: needs a GPU; take --amp bf16"),
+    ("--dtype bfloat16", "--dtype bfloat16: of steps that are only timed; to train in it, give --amp bf16"),
+    ("--amp bf16 --dtype float64", "--amp bf16: autocast is for float32, not --dtype float64; leave one out"),
+    ("--decay matrices", "--decay matrices: there is no decay; give --weight_decay too"),
+    ("--strategy dgs --weight_decay 0.1 --decay matrices", "--decay: dgs has one decay for all of x;"),
+    ("--optimizer sdg", "--optimizer sdg: unknown; did you mean sgd? there are"),
+    ("--optimizer builtins:list", "--optimizer builtins:list: returned a list; return a torch.optim.Optimizer"),
+    (f"--optimizer {__name__}:no", f"--optimizer {__name__}:no: {__file__} has no no; define it"),
+    (f"--optimizer {__name__}:foreign --lr 0.3", f"--lr 0.3: {__name__}:foreign decides that itself; leave it"),
+    (f"--optimizer {__name__}:foreign", ":foreign: has parameters that it was not given; make it of those"),
+    (f"--optimizer {__name__}:needs_a_closure", ":needs_a_closure: takes no step with the parameters of --mo"),
+    ("--optimizer muon --optimizer_options ns_steps=1000", "--optimizer muon: takes no step with the"),
+    ("--optimizer muon --codec dgc", "--optimizer muon: dgc carries the momentum of sgd; take sgd or"),
+    ("--optimizer muon --strategy dgs", "--optimizer muon: dgs is SGD with momentum; take sgd"),
+    ("--dataset text", "--model mlp: takes no text; take --model gpt"),
+    ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
+    ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
+    ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
+    ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
+    ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
+    (f"{GPT} layer=4", "--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
+    (f"{GPT} layers=4.0", "--model_options layers=4.0: --model gpt takes layers: int = 2"),
+    (f"{GPT} layers=0", "--model_options layers=0: must be at least 1"),
+    (f"{GPT} width=30", "--model_options width=30: must be a multiple of heads=4"),
+    (f"{GPT} dropout=1", "--model_options dropout=1: must be at least 0 and less than 1"),
+    (f"{GPT} context=63", "--model_options context=63: a sample has 64 tokens; take as many, or a smaller --context"),
+    *(
+        (f"{GPT} {wrong}", f"--model_options {wrong}: must be NAME=VALUE,NAME=VALUE, each once")
+        for wrong in ("layers", "layers=4,layers=5", "layers=four", "layers=1)+(1")
+    ),
+    ("--model_options width=3", "--model_options width=3: --model mlp has none; leave it out"),
+    ("--tensorboard /dev/null/tb", "--tensorboard: cannot write in /dev/null/tb"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), WRONG)
+def test_bad_input_is_one_line_that_names_the_option(tmp_path: Path, line: str, expected: str) -> None:
+    results = [] if "--results_dir" in line else ["--results_dir", str(tmp_path / "results")]
+    builtin = next((kind() for name, kind in BUILTIN.items() if name in line), None)
+    code, text = said("--device", "cpu", *results, *line.split(" "), builtin=builtin)  # which may end in an empty one
+    assert code == 2, text
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1, text
+    assert expected in text
+    assert not (tmp_path / "results").exists(), "nothing half-written"
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_the_baselines_take_the_same_options_but_no_other_strategy(tmp_path: Path, name: str) -> None:
+    builtin = BUILTIN[name]()
+    same = ("--device", "cpu", "--n_gpus", "2", "--results_dir", str(tmp_path))
+    assert said(*same, builtin=builtin) == (0, "")
+    assert said(*same, "--strategy", name, builtin=builtin) == (0, "")
+    for arguments in (("--strategy", "param_server"), ("--list",)):
+        code, text = said(*same, *arguments, builtin=builtin)
+        assert (code, text.count("\n")) == (2, 1)
+        assert arguments[0] in text
+
+
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters=":"), max_size=12),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(
+        ["", "nan", "inf", "-1", "0", "1e308", "None", "True", "..", "/", *STRATEGIES, "mlp", "adam", "cuda"]
+    ),
+)
+ELSEWHERE = ("download", "results_dir", "save", "data_dir")  # they would write, or look, where no test should
+ALL = [*NAMES, *OPTIONS_OF_STRATEGIES]
+OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE])
+LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(line=LINES)
+def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:
+    arguments = [part for pair in line for part in pair if part not in ("-h", "--help")]
+    code, text = said("--device", "cpu", "--results_dir", str(tmp_path), *arguments)
+    assert code in (0, 2)
+    assert code == 0 or text.startswith("error: ")
+    assert "Traceback" not in text

@@ -1,0 +1,130 @@
+"""What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.core.launchers.devices import as_before
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.strategy.passes import OnBlocks
+from gradwire.core.training import Options
+from gradwire.core.training.passes import choose_threads, shares_of
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.dry_run import dry_run
+from strategies import NoCommunication, Replica, Strategy
+from tests.ranks import launch, virtual_time
+from tests.strategies.runs import made
+
+
+def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    expected = [0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6]
+    assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx(expected)
+    model[0].requires_grad_(False)
+    assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6])
+    norm = nn.LayerNorm(4)
+    assert shares_of(norm, lambda: norm(torch.zeros(2, 4))) == (0.5, 0.5), "what is not counted is split by size"
+
+
+def test_it_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
+    before, random = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    shares_of(model, lambda: model(torch.ones(4, 3)))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end_and_one_in_another_takes_its_own_time_only() -> None:
+    passed: list[tuple[str, float]] = []
+    recorder = Recorder(clock=lambda: sum(part for _, part in passed))
+    recorder.time_passes = lambda name, part: passed.append((name, part))
+    recorder.shares = (0.25, 0.5, 0.25)
+    with recorder.phase("backward"):
+        recorder.spend("backward", 2)
+        recorder.spend("backward", 1)
+    with recorder.phase("backward"):
+        pass
+    assert passed == [("backward", 0.25), ("backward", 0.5), ("backward", 0.25), ("backward", 1.0)]
+    assert recorder.frame()["t1"].tolist() == [1.0, 2.0]
+    passed.clear()
+    with recorder.phase("forward"):
+        recorder.spend("forward", 0)
+        with recorder.phase("update", 0.125):
+            pass
+        recorder.spend("forward", 1)
+    assert passed == [("forward", 0.25), ("update", 0.125), ("forward", 0.5), ("forward", 0.25)]
+
+
+def told(transport: Transport, by_replica: bool) -> list[list[int]]:
+    """Whose gradients it is told of: after the pass, which the replica may make, and after `collect`."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    replica, seen, stages = Replica(model, transport), list[int](), list[list[int]]()
+    replica.on_gradient(seen.append)
+    loss = model(torch.ones(1, 2)).sum()
+    for call in (lambda: replica.backward(loss) if by_replica else loss.backward(), replica.collect):
+        call()
+        stages.append(list(seen))
+    return stages
+
+
+@pytest.mark.parametrize(("on", "by_replica"), [("shared_memory", False), ("simulated", True), ("simulated", False)])
+def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_collected(
+    on: str, by_replica: bool
+) -> None:
+    start = launch if on == "shared_memory" else virtual_time(1).launch
+    pass_ended, collected = start(told, 1, by_replica)[0]
+    assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
+    assert sorted(collected) == list(range(6)), "once only"
+    assert set(collected[:2]) == {4, 5}, "the last layer's first"
+
+
+@dataclass(kw_only=True)
+class Noting(NoCommunication, OnBlocks):
+    """Notes in which order it is called in a step."""
+
+    seen: ClassVar[list[str]] = []
+
+    def setup(self) -> None:
+        super().setup()
+        self.replica.on_blocks(self.replica.blocks(""), self)
+
+    def begin_step(self, n_samples: int) -> None:
+        self.seen.append("begin_step")
+
+    def begin_forward(self) -> None:
+        self.seen.append("begin_forward")
+
+    def step(self, n_samples: int) -> None:
+        super().step(n_samples)
+        self.seen.append("step")
+
+
+def test_a_step_is_announced_before_its_forward_pass(tmp_path: Path) -> None:
+    """Also where no pass is computed."""
+    for run in (lambda: made(tmp_path, "run", Noting(), n_gpus=1, epochs=1), lambda: dry(Noting())):
+        Noting.seen.clear()
+        run()
+        assert Noting.seen[:3] == ["begin_step", "begin_forward", "step"]
+        assert Noting.seen == Noting.seen[:3] * (len(Noting.seen) // 3)
+
+
+def dry(strategy: Strategy) -> None:
+    """Take three steps on the meta device."""
+    options = Options(strategy=strategy, n_gpus=1, bandwidth="1gbit", latency="1ms")
+    dry_run(options, ClusterOptions(compute="1s"), 8, 3, quiet=True, layers=2)
+
+
+@pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])
+def test_a_small_pass_has_one_thread(n_samples: int, expected: int) -> None:
+    model, x = nn.Linear(8, 8), torch.zeros(1, 8)
+    with as_before():
+        torch.set_num_threads(2)
+        choose_threads(model, lambda: model(x), n_samples)
+        assert torch.get_num_threads() == expected

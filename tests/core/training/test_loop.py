@@ -1,0 +1,109 @@
+"""The loop of one rank: what it counts, and where it says that it is."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.core.records.events import EVALUATE
+from gradwire.core.records.files import load_events, load_table
+from gradwire.core.training.checks import resolve
+from gradwire.core.training.evaluation import evaluate_for_all
+from gradwire.core.transports.base import Transport
+from gradwire.core.workloads.tasks import CLASSIFICATION, TASKS
+from strategies import STRATEGIES
+from tests.ranks import launch
+from tests.runs import KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
+from tests.strategies.runs import made
+
+pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
+
+EPOCHS = 2
+ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.traits.asynchronous]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for name in KINDS:
+        made(folder, name, strategy_of(name), n_gpus=n_gpus_of(name, 3), epochs=EPOCHS)
+    return folder
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_steps_and_samples_are_those_that_were_taken_and_so_are_the_steps_of_events(results: Path, name: str) -> None:
+    table, events = load_table(results / f"{name}.csv"), load_events(results / name)
+    last = table[table["role"] == "worker"].groupby("rank")["step"].max().clip(lower=1)  # some rank may have taken none
+    training = events["value"].isna() & (events["phase"] != EVALUATE) & (events["epoch"] > 0)
+    spans = events[training & events["rank"].isin(last.index)]
+    begun = spans.groupby("rank")["step"].max() + 1  # an event tells how many steps are done
+    assert (begun <= last).all()
+    if name != "backup_workers":  # whose slowest may skip the last steps
+        assert begun.to_dict() == last.to_dict()
+    workers = table[table["role"] == "worker"]
+    steps = resolve(small(results, name, n_gpus=n_gpus_of(name, 3))).plan(N_TRAIN).n_steps
+    if not KINDS[name].traits.asynchronous:
+        assert workers["step"].tolist() == sorted([steps, 2 * steps] * workers["rank"].nunique())
+    else:
+        passes = events[events["phase"] == "forward"].groupby("rank").size()
+        last = workers.groupby("rank")["step"].max()
+        assert last.to_dict() == passes.reindex(last.index, fill_value=0).to_dict(), "others may have taken all"
+    server = table[(table["role"] == "server") & (table["rank"] == 0)]  # of several, one counts the samples
+    if len(server):
+        assert server["samples"].notna().all()
+        assert server[["dropped", "staleness_mean", "staleness_max"]].notna().all(axis=None)
+    else:
+        assert table[["dropped", "staleness_mean", "staleness_max"]].isna().all(axis=None)
+    if not (KINDS[name].traits.workers_may_die or KINDS[name].traits.asynchronous):
+        assert workers.groupby("epoch")["samples"].sum().tolist() == [N_TRAIN] * EPOCHS
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: str) -> None:
+    """In virtual time, where it can run there: in processes, ranks of ad_psgd take steps until rank 0's word comes."""
+    table = load_table(results / f"{name}.csv")
+    server, workers = table[table["role"] == "server"], table[table["role"] == "worker"]
+    taken = workers.groupby("epoch")["samples"].sum()
+    goals = taken.index.to_series() * N_TRAIN
+    # What ended the epoch, and what each worker had under way: what it was about to send, and its steps after that.
+    options = metadata(results, name)["options"]
+    steps = max([1, *(options[own.name] for own in dataclasses.fields(KINDS[name]) if type(own.default) is int)])
+    assert taken.cumsum().between(goals, goals + 2 * 3 * 16 * steps).all()
+    assert server.empty or taken.tolist() == server["samples"].tolist(), "none is lost"
+    assert metadata(results, name)["replicas_identical"] or not KINDS[name].traits.agree, "all get the same x"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ring_all_reduce", [24] * 3),  # each rank has the momentum of 6 parameters of 4 bytes
+        ("param_server", [24, 0, 0, 0]),
+        ("sharded_ring", [8] * 3),
+        ("dgs", [4 * 24, 48, 48, 48]),  # the server: w_k of each worker, a worker: u; and a vector to work in
+    ],
+)
+def test_the_record_says_how_large_the_optimizers_state_is(results: Path, name: str, expected: list[int]) -> None:
+    found = metadata(results, name)["optimizer_bytes"]
+    assert found == {str(rank): nbytes for rank, nbytes in enumerate(expected)}
+
+
+# An evaluation whose first batch takes long
+
+
+def evaluates_for_long(transport: Transport) -> bool:
+    """Rank 0 takes longer for the one batch than anybody waits for a message."""
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        time.sleep(1.5 * transport.timeout)
+        yield torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
+
+    return evaluate_for_all(transport, TASKS[CLASSIFICATION], nn.Linear(2, 2), torch.zeros(6), batches()) is not None
+
+
+@pytest.mark.slow
+def test_a_rank_that_evaluates_one_batch_for_longer_than_the_timeout_is_waited_for() -> None:
+    assert launch(evaluates_for_long, 2, timeout=3.0) == [True, False]

@@ -1,0 +1,276 @@
+"""Differences planted into runs, and the causes that `gradwire.diagnosis.why` names.
+
+`python -m tests.diagnosis.test_why` prints them.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.strategy.descent import Descent
+from gradwire.core.training import run
+from gradwire.core.training.loop import _Rank
+from gradwire.core.training.names import codec_class
+from gradwire.core.workloads import models
+from gradwire.core.workloads.batches import BatchPlan
+from gradwire.diagnosis import why
+from gradwire.virtual_time.launcher import VirtualTime
+from gradwire.virtual_time.network import OneSwitch
+from strategies import STRATEGIES, RingAllReduce
+from tests.runs import n_gpus_of, said_by, small
+
+W = 3  # workers
+MLP: dict[str, Any] = {"model": "mlp"}
+Patch = Callable[[], AbstractContextManager[Any]]
+
+
+def make(folder: Path, name: str, strategy: str = "ring_all_reduce", jitter: float = 0.0, **changes: Any) -> None:
+    """One run of a moment in virtual time."""
+    n = n_gpus_of(strategy, W)
+    if "codec" in changes:
+        changes["codec"] = codec_class(changes["codec"])()
+    kind = STRATEGIES[strategy]()
+    options = small(folder, kind, n_gpus=n, run_name=name, **({"epochs": 3, "hashes": True} | changes))
+    seconds = {rank: 1 + jitter * rank for rank in range(n)}
+    time = VirtualTime(OneSwitch(n, 1e9, 1e-5), lambda rank, phase, part: 1e-3 * seconds[rank] * part)
+    with suppress(RunFailed):  # its replicas differ, which it says when its records are written
+        run(options, quiet=True, launcher=time.launcher())
+
+
+def around(owner: Any, name: str, change: Callable[..., Any]) -> Patch:
+    """Replace a function by `change(original, *arguments)`."""
+    original = getattr(owner, name)
+    return lambda: patch.object(owner, name, lambda *a, **k: change(original, *a, **k))
+
+
+def update(change: Callable[[Descent, torch.Tensor], object], since: int = 0) -> Patch:
+    """Change the gradient before each update, from a step on."""
+
+    def changed(step: Any, descent: Descent, g: torch.Tensor, *a: Any, **k: Any) -> None:
+        if descent.version >= since:
+            change(descent, g)
+        step(descent, g, *a, **k)
+
+    return around(Descent, "step", changed)
+
+
+def contribution(change: Callable[[int, torch.Tensor, int], int], since: int = 0) -> Patch:
+    """Change what a rank gives to the sum; returns its n."""
+
+    def changed(add: Any, strategy: RingAllReduce, vector: torch.Tensor, n: int) -> int:
+        if strategy.descent.version >= since:
+            n = change(strategy.transport.rank, vector, n)
+        return int(add(strategy, vector, n))
+
+    return around(RingAllReduce, "all_reduce", changed)
+
+
+def without(rank: int, keeps_n: bool) -> Callable[[int, torch.Tensor, int], int]:
+    def change(r: int, vector: torch.Tensor, n: int) -> int:
+        if r == rank:
+            vector.zero_()
+        return n if keeps_n or r != rank else 0
+
+    return change
+
+
+def twice(r: int, vector: torch.Tensor, n: int) -> int:
+    if r == 2:
+        vector.mul_(2)
+    return n
+
+
+def late(only: int | None) -> Patch:
+    """Let ranks, or one, give the gradient of the step before."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def change(r: int, vector: torch.Tensor, n: int) -> int:
+        now = vector.clone()
+        if r in kept and only in (None, r):
+            vector.copy_(kept[r])
+        kept[r] = now
+        return n
+
+    return contribution(change)
+
+
+def before_step(change: Callable[[_Rank, int], None]) -> Patch:
+    """Do something when a rank begins to compute a gradient."""
+
+    def changed(gradient: Any, rank: _Rank, i: int) -> Any:
+        change(rank, i)
+        return gradient(rank, i)
+
+    return around(_Rank, "gradient", changed)
+
+
+def after_backward(change: Callable[[_Rank], None]) -> Patch:
+    def changed(gradient: Any, rank: _Rank, i: int) -> Any:
+        found = gradient(rank, i)
+        if i >= 3:
+            change(rank)
+        return found
+
+    return around(_Rank, "gradient", changed)
+
+
+def overwritten(rank: _Rank, i: int) -> None:
+    if i == 4 and rank.transport.rank == 1:
+        rank.replica.x[0] += 1e-3
+
+
+def stale_x() -> Patch:
+    kept: dict[int, torch.Tensor] = {}
+
+    def change(rank: _Rank, i: int) -> None:
+        if i == 3:
+            kept[rank.transport.rank] = rank.replica.x.clone()
+        if i == 5:
+            rank.replica.x.copy_(kept[rank.transport.rank])
+
+    return before_step(change)
+
+
+def scaled(rank: _Rank, factor: float, tensors: int | None = None) -> None:
+    for p in rank.replica.parameters[:tensors]:
+        assert p.grad is not None
+        p.grad.mul_(factor)
+
+
+def noise(scale: float) -> Callable[[_Rank], None]:
+    def change(rank: _Rank) -> None:
+        for p in rank.replica.parameters:
+            if p.grad is not None:
+                p.grad.add_(torch.linspace(-1, 1, p.numel()).view(p.shape), alpha=scale)
+
+    return change
+
+
+@contextmanager
+def another_torch() -> Iterator[None]:
+    from gradwire.core.training import report
+
+    original = report.machine
+    with patch.object(report, "machine", lambda: original() | {"torch": "2.12.1"}), after_backward(noise(1e-8))():
+        yield
+
+
+def shuffled(part: Any, plan: BatchPlan, epoch: int, step: int, worker: int | None) -> Any:
+    return part(plan, epoch + 5, step, worker)
+
+
+def exchanged(part: Any, plan: BatchPlan, epoch: int, step: int, worker: int | None) -> Any:
+    return part(plan, epoch, step, worker if worker is None or step < 3 else W - 1 - worker)
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any], dict[str, Any], Patch]] = {
+    # what is planted: the cause, the options of A, those of B, and what is changed in B
+    "naive all-reduce": ("another order of addition", {}, {"strategy": "naive_all_reduce"}, nullcontext),
+    "all-gather": ("another order of addition", {}, {"strategy": "all_gather"}, nullcontext),
+    "a server": ("another order of addition", {}, {"strategy": "param_server"}, nullcontext),
+    "sum, no mean": ("a missing mean", {}, {}, update(lambda _, g: g.mul_(W))),
+    "sum, no mean, late": ("a missing mean", {}, {}, update(lambda _, g: g.mul_(W), 4)),
+    "mean of the mean": ("a missing mean", {}, {}, update(lambda _, g: g.div_(W))),
+    "a server's sum": ("a missing mean", {"strategy": "param_server"}, {"strategy": "param_server"},
+                       update(lambda _, g: g.mul_(W))),
+    "loss times 2": ("a factor", {}, {}, after_backward(lambda rank: scaled(rank, 2.0))),
+    "update times 1.5": ("a factor", {}, {}, update(lambda _, g: g.mul_(1.5))),
+    "rank 1 gives zeros": ("a rank that is missing", {}, {}, contribution(without(1, True))),
+    "rank 2 gives nothing": ("a rank that is missing", {}, {}, contribution(without(2, False))),
+    "rank 0 ends early": ("a rank that is missing", {}, {}, contribution(without(0, False), 5)),
+    "rank 2 counts twice": ("a rank too often", {}, {}, contribution(twice)),
+    "all late by a step": ("a stale version", {}, {}, late(None)),
+    "rank 1 late by a step": ("a stale version", {}, {}, late(1)),
+    "x of two steps before": ("a stale version", {}, {}, stale_x()),
+    "another seed": ("another start", {}, {"seed": 7}, nullcontext),
+    "another model": ("another start", {}, {}, around(models, "seeded", lambda f, m, d, s, *a: f(m, d, s + 1, *a))),
+    "float64": ("another start", {}, {"dtype": "float64"}, nullcontext),
+    "other batches": ("another batch", {}, {}, around(BatchPlan, "part", shuffled)),
+    "exchanged batches": ("another batch: workers", {}, {}, around(BatchPlan, "part", exchanged)),
+    "smaller batches": ("another batch", {}, {"batch_size": 8}, nullcontext),
+    "fp16": ("a lossy codec", {}, {"codec": "fp16"}, nullcontext),
+    "topk": ("a lossy codec", {}, {"codec": "topk"}, nullcontext),
+    "learning rate": ("another update of x: lr", {}, {"lr": 0.05}, nullcontext),
+    "momentum": ("another update of x: momentum", {}, {"momentum": 0.5}, nullcontext),
+    "adam": ("another update of x: optimizer", {}, {"optimizer": "adam"}, nullcontext),
+    "clipping": ("another update of x: clip_norm", {}, {"clip_norm": 1e-3}, nullcontext),
+    "one element overwritten": ("x of worker 1 was changed", {}, {}, before_step(overwritten)),
+    "a tensor is frozen": ("a gradient that is missing", {}, {},
+                           after_backward(lambda rank: scaled(rank, 0.0, 1))),
+    "another torch": ("rounding of another version", {}, {}, another_torch),
+    "bf16": ("another arithmetic: amp", {}, {"amp": "bf16"}, nullcontext),
+    "order of arrival": ("another order of messages", {"strategy": "async_param_server"},
+                         {"strategy": "async_param_server", "jitter": 0.4}, nullcontext),
+    "an element that is not kept": ("not known: 1.weight differs only", MLP, MLP, update(lambda _, g: g[3].add_(9), 2)),
+    "the same, and a rounding": ("not known", MLP, MLP, update(lambda _, g: (g[3].add_(9), g[0].mul_(1 + 2.4e-7)), 2)),
+    "noise": ("not known", {}, {}, after_backward(noise(1e-2))),
+}  # fmt: skip
+
+
+def named(what: str, folder: Path) -> str:
+    """Plant a difference; return the cause that is named."""
+    _, of_a, of_b, planted = PLANTED[what]
+    make(folder, "a", **of_a)
+    with planted():
+        make(folder, "b", **of_b)
+    code, text = said_by(lambda: why.main([str(folder / "a"), str(folder / "b.json")]))
+    assert code == 0, text
+    return text.rpartition("cause")[2].strip()
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_the_cause_of_a_planted_difference_is_named(what: str, tmp_path: Path) -> None:
+    assert named(what, tmp_path).startswith(PLANTED[what][0])
+
+
+@pytest.mark.parametrize("strategy", ["ring_all_reduce", "overlapped_ring"])  # which sends and changes its gradient
+def test_two_runs_that_are_alike_are_said_to_be(strategy: str, tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    make(tmp_path, "b", strategy)
+    code, text = said_by(lambda: why.main([str(tmp_path / "a"), str(tmp_path / "b")]))
+    assert (code, "the same bits in all 12 steps" in text) == (0, True), text
+
+
+def test_where_they_part_is_the_first_step_and_tensor(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    with update(lambda _, g: g[-1:].mul_(2), 2)():
+        make(tmp_path, "b")
+    _, text = said_by(lambda: why.main([str(tmp_path / "a"), str(tmp_path / "b")]))
+    assert "part at   epoch 1, step 3: the gradient that is applied, on updating rank 0" in text
+
+
+def test_runs_that_cannot_be_compared_are_named_in_one_line(tmp_path: Path) -> None:
+    make(tmp_path, "a")
+    make(tmp_path, "other", model="tests.workload:batch_norm")
+    make(tmp_path, "plain", hashes=False)
+    make(tmp_path, "damaged")
+    (tmp_path / "damaged.hashes.npz").write_bytes(b"PK" + bytes(100))
+    said = {"nowhere": "no such file", "other": "another model", "plain": "with --hashes", "damaged": "with --hashes"}
+    for other, says in said.items():
+        code, text = said_by(partial(why.main, [str(tmp_path / "a"), str(tmp_path / other)]))
+        assert (code, says in text) == (2, True), text
+
+
+def main() -> int:
+    """Print for each planted difference the cause that is named."""
+    right = 0
+    for what, (expected, *_) in PLANTED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found = named(what, Path(folder))
+        right += found.startswith(expected)
+        print(f"{'ok ' if found.startswith(expected) else 'NO '} {what:<26} {found}")
+    print(f"{right} of {len(PLANTED)}")
+    return 0 if right == len(PLANTED) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

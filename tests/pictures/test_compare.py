@@ -1,0 +1,94 @@
+"""`python -m gradwire compare`: runs side by side, the options that differ, and one line for what is no run."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.core.records.files import write_run
+from gradwire.pictures import compare
+from tests.pictures.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
+
+OPTIONS: dict[str, Any] = {"strategy": "parameter_server", "n_gpus": 3, "run_name": "x", "lr": 0.1, "slow": []}
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r" {2,}", line)
+
+
+def write(folder: Path, name: str, **facts: Any) -> None:
+    write_run(folder, name, parameter_server_events(), parameter_server_table(), METADATA | facts)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    events = parameter_server_events()
+    write(tmp_path, "ps.1")
+    write_run(tmp_path, "off", events, unrecorded_table(), METADATA | {"replicas_identical": False})
+    (tmp_path / "ps.1.trace.json").write_text('{"traceEvents": []}')  # which a pattern passes over
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    return tmp_path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    status = compare.main(arguments)
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    return out
+
+
+AFTER = [name for name in compare.AFTER if name not in ("peak MB", "staleness", "threads")]
+HEADER = ["run", *compare.BEFORE, "test accuracy", *AFTER]
+PS = ["ps.1", "parameter_server", "3", "2", "0.7500", "13.00", "20.0", "0.0", "0.0", "25.0"]
+OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (["ps.1.json", "off.csv"], [[*PS, "yes"], [*OFF, "no"]]),
+        (["off.json", "ps.1.csv", "off.csv"], [[*OFF, "no"], [*PS, "yes"]]),
+        (["ps*.json"], [[*PS, "yes"]]),
+    ],
+)
+def test_compare_prints_runs_in_the_order_given_without_empty_columns(
+    folder: Path, arguments: Sequence[str], rows: Sequence[Sequence[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *lines = printed(capsys, *arguments).splitlines()
+    assert cells(header) == HEADER
+    assert [cells(line) for line in lines] == rows
+    assert len({len(line) for line in (header, *lines)}) == 1
+
+
+def test_compare_needs_no_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "ps.1.json").unlink()
+    assert cells(printed(capsys, "ps.1.csv").splitlines()[1]) == PS
+
+
+def test_compare_shows_the_threads_and_the_options_that_differ(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "a", threads={"0": 1, "1": 1}, options=OPTIONS | {"slow": ["1:3", "2:3"], "n_push": 4})
+    write(folder, "b", threads={"0": 1, "1": 2}, options=OPTIONS | {"run_name": "b", "lr": 0.25})
+    header, *lines = printed(capsys, "a.json", "b.json").splitlines()
+    place = cells(header).index("threads")
+    assert [cells(line)[place] for line in lines] == ["1", "1 to 2"]
+    assert cells(header)[-3:] == ["--lr", "--slow", "--n_push"]
+    assert [cells(line)[-3:] for line in lines] == [["0.1", "1:3,2:3", "4"], ["0.25", "-", "-"]]
+    assert "--" not in printed(capsys, "a.json"), "one run has nothing to differ from"
+
+
+def test_the_last_runs_are_those_that_ended_last(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, ended in (("a", "2026-01-03 10:00:00"), ("b", "2026-01-02 10:00:00"), ("c", "2026-01-01 10:00:00")):
+        write(folder, name, ended=ended)
+    lines = printed(capsys, "[abc].json", "--last", "2").splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "b", "a"]
+
+
+def test_without_a_path_the_runs_are_those_in_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "results").mkdir()
+    write(folder / "results", "mine")
+    assert printed(capsys).splitlines()[1].startswith("mine ")

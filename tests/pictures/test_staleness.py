@@ -1,0 +1,191 @@
+"""Recorded versions: how stale gradients were, which came too late, what was read while it changed."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from matplotlib.patches import Rectangle
+
+from gradwire.core.records.events import CODE_MARKS, METERS
+from gradwire.core.records.files import load_events, load_table, write_run
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary, totals
+from gradwire.pictures import compare
+from gradwire.pictures.staleness import COLOURS, histogram, main, per_worker, picture, text
+
+ROLES = ["server", "worker", "worker"]
+Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late
+
+
+def served(gradients: list[Gradient], epochs: int = 2) -> pd.DataFrame:
+    """The events of a server and two workers."""
+    server, *_ = recorders = [Recorder(rank) for rank in range(3)]
+    for version, (epoch, worker, staleness, late) in enumerate(gradients):
+        server.epoch = epoch
+        phase, op = ("communicate", "drop") if late else ("update", "")
+        at = 1.0 + version
+        server.add(phase, at, at, op, peer=worker, version_read=version, version_applied=version + staleness)
+    for recorder in recorders:
+        recorder.add("wait", 0.0, 1.0, peer=0)
+        for recorder.epoch in range(1, epochs + 1):
+            recorder.mark("epoch_s", 2.0)
+            if recorder.rank:
+                recorder.mark("samples", 10.0)
+    return pd.concat([recorder.frame() for recorder in recorders], ignore_index=True)
+
+
+def table_of(events: pd.DataFrame) -> pd.DataFrame:
+    return epoch_table(events, "async_param_server", 3, ROLES)
+
+
+SOME: list[Gradient] = [(1, 1, 0, False), (1, 1, 2, False), (1, 2, 7, False), (1, 2, 9, True), (2, 1, 1, False)]
+
+
+def with_reads(events: pd.DataFrame) -> pd.DataFrame:
+    reader = Recorder(2)
+    reader.epoch = 1
+    for k, versions in enumerate((0, 3, 0, 1)):
+        reader.add("communicate", k, k + 0.25, "read", 0, "x", 100, version_read=k, version_applied=k + versions)
+    return pd.concat([events, reader.frame()], ignore_index=True)
+
+
+# Tables
+
+
+def test_versions_stand_on_the_row_of_the_rank_that_applied() -> None:
+    table = table_of(served(SOME, epochs=3)).set_index(["epoch", "rank"])[list(VERSION_COLUMNS)]
+    assert table.loc[(1, 0)].tolist() == [1, 3.0, 7.0]
+    assert table.loc[(2, 0)].tolist() == [0, 1.0, 1.0]
+    assert table.drop([(1, 0), (2, 0)]).isna().all(axis=None)
+    assert table.dtypes.astype(str).tolist() == ["Int64", "float64", "float64"]
+    only_late = table_of(served([(1, 1, 4, True)])).iloc[0][list(VERSION_COLUMNS)]
+    assert only_late["dropped"] == 1
+    assert only_late[["staleness_mean", "staleness_max"]].isna().all()
+
+
+GRADIENTS = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(0, 300), st.booleans()), max_size=30)
+
+
+@settings(max_examples=5)
+@given(GRADIENTS)
+def test_the_histograms_add_up_to_the_table(gradients: list[Gradient]) -> None:
+    events = served(gradients)
+    table, workers = table_of(events), per_worker(events)
+    counts = {what: histogram(events, what) for what in COLOURS}
+    assert counts["dropped"]["count"].sum() == table["dropped"].sum() == workers["dropped"].sum()
+    assert counts["applied"]["count"].sum() == workers["applied"].sum() == sum(not late for *_, late in gradients)
+    for epoch, rows in table.groupby("epoch"):
+        of_epoch = histogram(events[events["epoch"] == epoch])
+        server = rows.iloc[0]
+        if of_epoch.empty:
+            assert pd.isna(server["staleness_mean"])
+            continue
+        mean = (of_epoch["staleness"] * of_epoch["count"]).sum() / of_epoch["count"].sum()
+        assert server["staleness_mean"] == pytest.approx(mean)
+        assert server["staleness_max"] == of_epoch["staleness"].max()
+
+
+@pytest.mark.parametrize(("top", "bars"), [(39, 40), (40, 21)])
+def test_the_picture_has_one_panel_a_worker_with_all_its_gradients(top: int, bars: int) -> None:
+    events = served([(1, 1, 0, False), (1, 1, top, False), (1, 2, top, True)])
+    figure = picture(events, {"strategy": "any", "options": {}})
+    figure.canvas.draw()
+    first, second = figure.axes
+    for panel in (first, second):
+        heights = [bar.get_height() for bar in panel.patches if isinstance(bar, Rectangle)]
+        assert len(heights) == 2 * bars
+        assert sum(heights) == pytest.approx(1)
+        assert panel.get_xlabel() == "staleness (versions)"
+        assert panel.get_xlim() == first.get_xlim()
+    assert first.get_ylabel() == "share of gradients"
+    assert [panel.get_title() for panel in figure.axes] == ["rank 1: 2 applied", "rank 2: 0 applied, 1 dropped"]
+    (legend,) = figure.legends
+    assert all(legend.get_window_extent().y1 <= panel.get_window_extent().y0 for panel in figure.axes)
+
+
+def test_a_table_from_before_there_were_versions_or_codes_is_read(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "run", served(SOME), table_of(served(SOME)), {})["table"]
+    whole = pd.read_csv(path).drop(columns=EVALUATE_BYTES)
+    expected = table_of(served(SOME)).assign(**{EVALUATE_BYTES: pd.array([pd.NA] * len(whole), "Int64")})
+    for late in ((), METERS, (*CODE_MARKS, *METERS)):
+        whole.drop(columns=list(late)).to_csv(path, index=False)
+        pd.testing.assert_frame_equal(load_table(path), expected)
+    whole.drop(columns=[*VERSION_COLUMNS, *CODE_MARKS, *METERS]).to_csv(path, index=False)
+    older = load_table(path)
+    expected = expected.assign(dropped=pd.NA, staleness_mean=float("nan"), staleness_max=float("nan"))
+    pd.testing.assert_frame_equal(older, expected.astype(older.dtypes))
+    assert "staleness" not in summary(older, {})
+    for other in (whole[whole.columns[::-1]], whole.drop(columns="wait_s"), whole.assign(more=1)):
+        other.to_csv(path, index=False)
+        with pytest.raises(ValueError, match="columns"):
+            load_table(path)
+
+
+def test_the_summary_has_a_line_only_for_what_happened() -> None:
+    assert "at most 7 versions a push\n" in summary(table_of(served(SOME)), {}, "push")
+    assert text(served(SOME), {"staleness_of": "push"}).startswith("worker  pushes applied  dropped")
+    said = summary(table_of(served(SOME)), {})
+    assert "\ndropped        1 gradients\n" in said
+    assert "\nstaleness      mean 2.0, at most 7 versions a gradient\n" in said, "the mean of the epochs' 3 and 1"
+    fresh = summary(table_of(served([(1, 1, 0, False)])), {})
+    assert "staleness" not in fresh
+    assert "dropped" not in fresh
+
+
+def test_samples_that_a_server_counted_are_those_of_the_run() -> None:
+    events = served(SOME)
+    assert totals(table_of(events))["samples_per_s"] == 20 / 2
+    server = Recorder(0)
+    for server.epoch in (1, 2):
+        server.mark("samples", 14.0)
+    counted = pd.concat([events, server.frame()], ignore_index=True)
+    assert totals(table_of(counted))["samples_per_s"] == 14 / 2
+
+
+def test_a_read_counts_as_a_message_and_may_see_several_versions_and_a_drop_does_not_count() -> None:
+    events = with_reads(served(SOME))
+    table = table_of(events).set_index(["epoch", "rank"])
+    assert table.loc[(1, 2), ["bytes_sent", "bytes_received", "communicate_s"]].tolist() == [0, 400, 1.0]
+    assert table.loc[(1, 0), ["bytes_sent", "bytes_received", "messages_sent"]].tolist() == [400, 0, 4]
+    assert table.loc[2, "bytes_sent"].sum() == 0
+    pairs = ledger(events)
+    assert list(pairs.itertuples(index=False, name=None)) == [(0, 2, 4, 400)]
+    workers = per_worker(events)
+    assert workers.loc[2, ["applied", "dropped", "reads", "mixed", "span"]].tolist() == [1, 1, 4, 0.5, 3]
+    assert workers.loc[1, "reads"] == 0
+    header, *lines = text(events, {}).splitlines()
+    assert header.split()[-4:] == ["reads", "mixed", "%", "most"]
+    assert [line.split() for line in lines] == [
+        ["1", "3", "0", "1.00", "2", "0", "-", "-"],
+        ["2", "1", "1", "7.00", "7", "4", "50.0", "3"],
+        ["all", "4", "1", "2.50", "7", "4", "50.0", "3"],
+    ]
+    assert "reads" not in text(served(SOME), {})
+
+
+# Whole runs
+
+
+def test_an_asynchronous_run(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run = own / "async_param_server.1"
+    assert main([f"{run}.csv"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert f"picture        {run}.staleness.png\n" in said.out
+    height, width, _ = imread(f"{run}.staleness.png").shape
+    assert (width, 200 < height < 600) == (900, True)
+    events, table = load_events(run), load_table(f"{run}.csv")
+    counts = histogram(events)
+    pushed = events[(events["op"] == "recv") & (events["tag"] == "gradient")].groupby("peer").size()
+    assert (counts.groupby("worker")["count"].sum() == pushed).all(), "an epoch ends with what is under way"
+    assert table["staleness_max"].max() == counts["staleness"].max() > 0
+    monkeypatch.setenv("COLUMNS", "250")
+    assert compare.main([f"{run}.csv", str(own / "param_server.1.json"), str(own / "silent.json")]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    end = header.index("staleness") + len("staleness")
+    assert [line[:end].split("  ")[-1].strip() for line in lines] == [
+        f"{table['staleness_mean'].mean():.1f}, {table['staleness_max'].max():.0f}", "0.0, 0", "-",
+    ]  # fmt: skip

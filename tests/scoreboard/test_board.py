@@ -1,0 +1,227 @@
+"""The scoreboard as a user sees it: entries, records, what is kept, and whether it comes out again."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from gradwire.core.records.errors import RunFailed
+from gradwire.scoreboard import board, game
+from gradwire.scoreboard import command as scoreboard
+from gradwire.scoreboard import table as records
+from gradwire.scoreboard.board import Scale
+from gradwire.scoreboard.entry import ENTRIES, find
+from gradwire.scoreboard.game import Played
+from tests.browser import NEEDS_BROWSER, chromium
+from tests.ranks import LIMIT
+from tests.runs import ROOT, said_by
+
+EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "scoreboard.md").read_text(encoding="utf-8"), re.DOTALL)
+pytestmark = pytest.mark.slow
+SMALL = Scale(seeds=2, share=0.3)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Executor]:
+    with board.workers() as processes:
+        yield processes
+
+
+@pytest.fixture
+def said(pool: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the command arguments, in a folder of its own; return its exit code and what it prints."""
+
+    @contextmanager
+    def workers() -> Iterator[Executor]:
+        yield pool
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(board, "workers", workers)
+    monkeypatch.setattr(board, "TRIAL", SMALL)
+    monkeypatch.setattr(board, "RECORD", SMALL)
+    return lambda *given: said_by(lambda: scoreboard.main(["--results_dir=kept", *given]))
+
+
+def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, tmp_path: Path) -> None:
+    assert EXAMPLE
+    (tmp_path / "growing.py").write_text(EXAMPLE[1])
+    code, text = said("growing:Growing")
+    assert code == 0, text
+    assert text.count("none before: a new record") == 3
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"growing.Growing.json", "growing.Growing.html"}
+    facts = records.load(tmp_path / "kept")["growing:Growing"]
+    assert facts["lines"] == EXAMPLE[1].count("\n")
+    for place, of in facts["clusters"].items():
+        budget = game.CLUSTERS[place].budget * SMALL.share
+        assert all(0.8 * budget < seconds <= budget for seconds in of["seconds"])
+        assert all(2 < score < 8 for score in of["scores"])
+        assert len(set(of["hashes"])) == 2
+    facts["clusters"]["slow"]["hashes"][1] = "another"
+    of["scores"] = [score - 1 for score in of["scores"]]
+    (tmp_path / "kept" / "growing.Growing.json").write_text(json.dumps(facts))
+    code, text = said("--verify")
+    assert code == 1, text
+    assert "Growing, fast: 2 of 2 runs have the same bits\n" in text
+    assert re.search(r"slow: 1 of 2 runs have the same bits, not those of seeds 1; mean .*, kept .*: within\n", text)
+    assert re.search(r"racks: 2 of 2 runs have the same bits; mean .*, kept .*: outside\n", text)
+    assert "error: growing:Growing: did not come out as it is kept" in text
+    assert "--verify ring: unknown" in said("--verify", "ring")[1]
+
+
+def test_who_ends_after_the_budget_with_one_seed_takes_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {0: 1.0, 1: 1.2}
+
+    def play(entry: object, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
+        return Played({"x": torch.zeros(1)}, steps * seconds[seed] / 10, 8, "page" * show)
+
+    monkeypatch.setattr(game, "play", play)
+    monkeypatch.setattr(game, "score", lambda parameters: 4.0)
+    with ThreadPoolExecutor(1) as pool:
+        facts, _ = board.make(find("ring_all_reduce"), pool, Scale(2))
+        assert {place: of["steps"] for place, of in facts["clusters"].items()} == {"slow": 83, "fast": 41, "racks": 41}
+        facts["clusters"]["fast"]["steps"] = 42
+        with pytest.raises(RunFailed, match="ring_all_reduce, fast: takes more virtual seconds than the budget"):
+            board.verify(find("ring_all_reduce"), facts, pool)
+        seconds[1] = 200.0
+        with pytest.raises(RunFailed, match="one step does not end within the budget with every seed"):
+            board.make(find("ring_all_reduce"), pool, Scale(2))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((), "name the entry, such as yourmodule:YourClass"),
+        (("ring_all_reduce",), "must be yourmodule:YourClass"),
+        (("absent:Mine",), "there is no absent.py in the current directory"),
+        (("torch:Mine",), "there is no torch.py"),
+        (("--verify", "ring"), "--results_dir kept: holds no entry"),
+        (("./mine:Mine",), "must be yourmodule:YourClass, of a file yourmodule.py in the current directory"),
+        (("--verify", "--trial"), "--trial: --verify makes the runs that are kept"),
+        (("growing:Growing", "--seeds", "3"), "--seeds: there is no such option"),
+    ],
+)
+def test_bad_usage_is_one_line(given: tuple[str, ...], says: str, said: Any) -> None:
+    code, text = said(*given)
+    assert code == 2, text
+    assert says in text
+    assert text.count("\n") == 1
+
+
+def test_what_is_wrong_in_a_file_is_said(said: Any, tmp_path: Path) -> None:
+    for name, content in (("syntax", "class"), ("empty", ""), ("raises", "1 / 0"), ("other", "class Mine: pass")):
+        (tmp_path / f"{name}_of_mine.py").write_text(content)
+        code, text = said(f"{name}_of_mine:Mine", "--trial")
+        assert code == 2, text
+        assert f"{name}_of_mine" in text.splitlines()[-1]
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "x.json").write_text("{")
+    code, text = said("--verify")
+    assert code == 2
+    assert "x.json: is no entry of the scoreboard" in text
+
+
+def test_a_process_that_dies_ends_it_with_one_line() -> None:
+    with board.workers(1) as pool, pytest.raises(RunFailed, match="moon: a process that computed died"):
+        board.in_parallel(pool, {"moon": (os._exit, (1,))}, "moon")
+
+
+@pytest.mark.parametrize(
+    "does", ["raise SystemExit(0)", "self.transport.recv(0, 'never')", "self.replica.x.fill_(1 / 0)"]
+)
+def test_what_goes_wrong_in_a_run_is_said(does: str, said: Any, tmp_path: Path) -> None:
+    assert EXAMPLE
+    name = f"wrong_{len(does)}"
+    (tmp_path / f"{name}.py").write_text(EXAMPLE[1].replace("self.local_steps += 1", does))
+    code, says = said(f"{name}:Growing", "--trial")
+    assert code == 1, says
+    assert f"error: {name}:Growing, " in says
+
+
+def test_a_record_needs_a_small_p() -> None:
+    old = [4.0 + seed / 100 for seed in range(10)]
+    assert records.p_value([score - 0.001 for score in old], old) == 1 / 1024
+    assert records.p_value(old, old) == 1
+    assert records.p_value([score + 0.001 for score in old], old) == 1
+    mixed = [score + (0.001 if seed < 3 else -0.001) for seed, score in enumerate(old)]
+    assert records.p_value(mixed, old) == pytest.approx(sum(math.comb(10, k) for k in range(4)) / 1024)
+
+
+def test_a_record_beats_every_other_entry(tmp_path: Path) -> None:
+    old = [4.0 + seed / 100 for seed in range(10)]
+    lower = [score + (0.001 if seed < 3 else -0.001) for seed, score in enumerate(old)]
+    kept: dict[str, Any] = {}
+    for name, scores in (("old", old), ("lower", lower), ("best", [score - 0.01 for score in old])):
+        clusters = {"slow": {"scores": scores, "steps": 9, "bytes": [1_500_000] * 10}}
+        facts = {"entry": name, "file": f"{name}.py", "lines": 7, "clusters": clusters}
+        assert ("no new record" in records.compared(facts, kept)) == (name == "lower")
+        kept[name] = facts
+        if name != "best":
+            (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    assert "4.035±0.030 (best): p = 1.0000" in records.compared(kept["lower"], kept)
+    rows = records.table(tmp_path, tmp_path).splitlines()
+    assert rows[0] == "| entry | lines | slow | MB, slow |"
+    assert rows[2] == "| [`lower`](lower.html) | [7](../lower.py) | **4.045±0.030** | 1.5 |"
+    assert rows[3].startswith("| [`old`](old.html) | [7](../old.py) | **4.045±0.030** |")
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    assert EXAMPLE
+    (tmp_path / "growing.py").write_text(EXAMPLE[1])
+    command = [sys.executable, str(ROOT / "scoreboard.py"), "growing:Growing", "--results_dir=kept"]
+    run = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )  # fmt: skip
+    assert run.stderr
+    seen = ""
+    while "1/3" not in seen and (part := run.stderr.read(1)):
+        seen += part
+    os.killpg(run.pid, signal.SIGINT)
+    _, rest = run.communicate(timeout=LIMIT)
+    assert run.returncode == 130, rest
+    assert rest.strip().splitlines()[-1] == "error: ended by SIGINT; nothing was written", rest
+    assert "Traceback" not in rest
+    left = [process for process in psutil.process_iter() if process.pid != run.pid and _group_of(process) == run.pid]
+    assert psutil.wait_procs(left, LIMIT)[1] == []
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    """The process group of a process that runs; None if it has ended."""
+    try:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getpgid(process.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+
+
+# What is kept
+
+KEPT = records.load(ROOT / "results" / "scoreboard")
+
+
+def test_entries_that_are_kept_are_of_this_game_and_of_files_as_they_are() -> None:
+    assert set(KEPT) <= {*ENTRIES}
+    for name, facts in KEPT.items():
+        assert facts["game"] == board.described(), f"{name}: python -m benchmarks.scoreboard {name}"
+        assert {len(of["scores"]) for of in facts["clusters"].values()} == {10}
+        assert (ROOT / "results" / "scoreboard" / records.file_name(name, "html")).is_file()
+
+
+@NEEDS_BROWSER
+def test_a_page_that_is_kept_steps_through_its_run() -> None:
+    with chromium() as browser:
+        for path in [*(ROOT / "results" / "scoreboard").glob("*.html")][:1]:
+            browser.open(path)
+            assert browser.logs() == ([], [])

@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import under_mpirun
 from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
+from gradwire import launch
 from gradwire.baselines.ring_all_reduce_builtin import join
 from gradwire.clusters.process_group import ProcessGroup
 from gradwire.core.records.machine import usable_cores
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.training import launch
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Setup
 from strategies.all_reduce.all_reduce import choose

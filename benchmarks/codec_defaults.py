@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from gradwire import Options, run
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training import Options, run
 from gradwire.core.training.names import make_strategy
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import VirtualTime

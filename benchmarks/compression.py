@@ -25,9 +25,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, alternate, figures, gloo, main, require
+from gradwire import launch
 from gradwire.compression import CODECS, Layout
 from gradwire.compression.selection import above, top
-from gradwire.core.training import launch
 from gradwire.core.transports.base import Transport
 
 ROWS, SLICES, DENSITY = 1000, 20, 0.01

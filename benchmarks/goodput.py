@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from experiments.measured import KEPT
-from gradwire.core.training import Options
+from gradwire import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.simulate import simulate
 from strategies import DecoupledDiLoCo

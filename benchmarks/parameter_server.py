@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, StepSettings, figures, main, slowest
 from benchmarks.training import GlooServer, on_rank
-from gradwire.core.training import launch
+from gradwire import launch
 from strategies import AsyncParamServer, ParamServer
 
 

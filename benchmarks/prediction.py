@@ -23,8 +23,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figures, main
+from gradwire import launch
 from gradwire.core.strategy.forms import predict
-from gradwire.core.training import launch
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
 from gradwire.networks.card import IN_ORDER

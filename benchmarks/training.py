@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, main, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
+from gradwire import launch
 from gradwire.baselines.builtin import replica_of
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.workers import SERVER
-from gradwire.core.training import launch
 from gradwire.core.transports.base import Transport
 from strategies import FullySharded, ParamServer, Replica, RingAllReduce, Strategy
 

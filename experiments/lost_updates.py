@@ -9,8 +9,8 @@ from itertools import product
 import pandas as pd
 import torch
 
+from gradwire import launch
 from gradwire.core.records.atomic import AnyPath, write_atomically
-from gradwire.core.training import launch
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import ANY
 

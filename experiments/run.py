@@ -38,11 +38,11 @@ from experiments.measured import hardware, of_size
 from experiments.real import Runs
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
+from gradwire import Options
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.machine import machine
 from gradwire.core.records.tables import aligned
-from gradwire.core.training import Options
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import guarded, parse
 from gradwire.core.workloads import datasets

@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 
 from experiments.experiment import Experiment, Store, attempt, diverged
+from gradwire import Options, run
 from gradwire.core.records.atomic import AnyPath
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.events import METERS
 from gradwire.core.records.machine import git_commit, machine, usable_cores
 from gradwire.core.records.tables import SERVER, scores
 from gradwire.core.records.tables import workers as trained
-from gradwire.core.training import Options, run
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.launcher import VirtualTime

@@ -13,8 +13,8 @@ from experiments import virtual_cases as family
 from experiments.real import strategy_class
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rows, Simulated
 from experiments.virtual_cases import ALIKE, BANDWIDTHS, ONE_PROCESS, SEEDS, names_of
+from gradwire import Options
 from gradwire.compression.topk import TopK
-from gradwire.core.training import Options
 from gradwire.core.training.names import make_strategy as make
 from gradwire.virtual_time.cluster import ClusterOptions
 from strategies import Strategy

@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.simulated import GRID, REAL, VIRTUAL, Case, Simulated
+from gradwire import Options
 from gradwire.compression import CODECS, Codec
 from gradwire.core.records.tables import SERVER
-from gradwire.core.training import Options
 from gradwire.core.training.names import make_strategy as make
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.calibration import time_phases

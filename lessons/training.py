@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from gradwire import Options, run
 from gradwire.core.records import tables
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training import Options, run
 from gradwire.core.training.names import make_strategy
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.cluster import ClusterOptions

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from gradwire import Options, run
 from gradwire.core.records.atomic import write_atomically
-from gradwire.core.training import Options, run
 from gradwire.diagnosis.memory_use import COLOURS, PARAMETERS, SUFFIX, draw, load_changes
 from strategies import FullySharded, RingAllReduce, ShardedGradients, ShardedRing, Strategy
 

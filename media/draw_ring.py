@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from PIL import Image
 
+from gradwire import launch
 from gradwire.core.records.atomic import AnyPath, write_atomically
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.training import launch
 from gradwire.core.transports.base import Transport
 from strategies.collectives import ring_all_reduce
 

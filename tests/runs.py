@@ -9,12 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from gradwire import Options, run
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import INTERRUPTS
-from gradwire.core.training import Options, command_line, run
+from gradwire.core.training import command_line
 from gradwire.core.training.names import make_strategy
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT
@@ -90,7 +91,7 @@ def handlers_kept() -> Iterator[None]:
 
 def said(*arguments: str, builtin: Strategy | None = None, encoding: str = "utf-8") -> tuple[int, str]:
     """Give the arguments to the command line, in this process; return the exit code and what was printed."""
-    return said_by(lambda: command_line.main("description", builtin, list(arguments)), encoding)
+    return said_by(lambda: command_line.main(arguments, builtin, "description"), encoding)
 
 
 def said_by(work: Callable[[], int], encoding: str = "utf-8") -> tuple[int, str]:

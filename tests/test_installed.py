@@ -61,13 +61,13 @@ def test_runs_are_made_and_shown_in_another_folder(python: Path, tmp_path: Path)
         python, "-c", "import strategies; print(strategies.WorkerOptimizer, strategies.__file__)", cwd=tmp_path
     )
     assert str(python.parents[1]) in where
-    train = (python, "-m", "train", "--epochs", "1", "--n_gpus", "2", "--strategy")
-    assert "ring_all_reduce" in call(*train[:3], "--list", cwd=tmp_path)
+    train = (python, "-m", "gradwire", "train", "--epochs", "1", "--n_gpus", "2", "--strategy")
+    assert "ring_all_reduce" in call(*train[:4], "--list", cwd=tmp_path)
     call(*train, "ring_all_reduce", "--run_name", "ring", "--checkpoint_every", "9", "--evaluator", cwd=tmp_path)
     call(*train, "param_server", "--run_name", "server", cwd=tmp_path)
-    table = call(python, "-m", "gradwire.pictures.compare", "results/ring.json", "results/server.json", cwd=tmp_path)
+    table = call(python, "-m", "gradwire", "compare", "results/ring.json", "results/server.json", cwd=tmp_path)
     assert "ring_all_reduce" in table
     assert "param_server" in table
-    call(python, "-m", "gradwire.pictures.page", "results/ring", cwd=tmp_path)
+    call(python, "-m", "gradwire", "page", "results/ring", cwd=tmp_path)
     (page,) = (tmp_path / "results").glob("*.html")
     assert "reduce_scatter\\u003c" in page.read_text(encoding="utf-8")

@@ -13,26 +13,48 @@ import pytest
 from strategies import STRATEGIES, Strategy
 from tests.runs import ROOT
 
-SCRIPTS = tuple(sorted(path.stem for path in ROOT.glob("*.py")))
-MAY_IMPORT = {
+ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
     "records": (),
     "transports": ("records",),
-    "compression": ("records",),
     "workloads": ("records",),
-    "strategies": ("compression", "transports", "records"),
     "launchers": ("transports", "records"),
-    "checkpoints": ("transports", "records"),
-    "training": ("launchers", "checkpoints", "strategies", "workloads", "compression", "transports", "records"),
-    "virtual_time": ("training", "launchers", "strategies", "workloads", "compression", "transports", "records"),
-    "every_order": ("training", "launchers", "strategies", "workloads", "transports", "records"),
-    "scoreboards": ("virtual_time", "training", "launchers", "strategies", "workloads", "transports", "records"),
-    "torch_scripts": ("every_order", "virtual_time", "training", "launchers", "strategies", "transports", "records"),
+    "strategy": ("transports", "records"),
+    "training": ("launchers", "strategy", "workloads", "transports", "records"),
 }
-ROOMS = tuple(MAY_IMPORT)
+"""The rooms of `gradwire.core`, each with those of them that it may import."""
+WINGS: dict[str, tuple[str, ...]] = {
+    "baselines": ("clusters", "sharding"),
+    "checkpoints": ("diagnosis",),
+    "clusters": ("networks",),
+    "compression": (),
+    "diagnosis": ("compression", "pictures"),
+    "every_order": ("baselines", "checkpoints", "networks", "torch_scripts"),
+    "images": (),
+    "language": ("checkpoints",),
+    "networks": (),
+    "pictures": ("diagnosis",),
+    "scoreboard": ("language", "pictures", "virtual_time"),
+    "sharding": ("compression",),
+    "torch_scripts": ("every_order", "networks", "virtual_time"),
+    "virtual_time": ("compression", "diagnosis", "networks", "pictures", "sharding", "torch_scripts"),
+}
+"""The other rooms of `gradwire`, each with those of them that it may import beside the core."""
+FROM_CORE = {
+    "records": ("diagnosis",),
+    "transports": ("networks",),
+    "workloads": ("images", "language"),
+    "launchers": ("clusters", "networks"),
+    "strategy": ("compression", "networks", "sharding"),
+    "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
+}
+"""The wings that a room of the core imports still."""
+OF_ALGORITHMS = ("compression", "networks", "sharding")
 NO_ROOMS = ("tests", "benchmarks", "experiments", "lessons")
-SIDEWAYS = {("gradwire/checkpoints/evaluator.py", "launchers")}  # what a rank's environment is, torchrun's room knows
+SCRIPTS = tuple(sorted(path.stem for path in ROOT.glob("*.py")))
 CLOCKS = ("time", "timeit", "sched", "asyncio")
-SOURCES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).glob("**/*.py"))
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix() for room in ("gradwire", "strategies") for path in (ROOT / room).glob("**/*.py")
+)
 EVERY = [*SOURCES, *(f"{script}.py" for script in SCRIPTS)]
 
 
@@ -50,17 +72,37 @@ def imports(source: str) -> Iterator[str]:
             yield node.module
 
 
+def room_of(module: str) -> tuple[str, str]:
+    """The wing, or "core", and the room of the core that a module is in."""
+    _, wing, room, *_ = *module.split("."), "", ""
+    return wing, room if wing == "core" else ""
+
+
 def test_imports_point_one_way() -> None:
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {*NO_ROOMS} == set(ROOMS)
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {"gradwire", "strategies", *NO_ROOMS}
+    rooms = {path.parent.name for path in (ROOT / "gradwire").glob("*/__init__.py")}
+    assert rooms == {"core", *WINGS}
     for source, module in ((one, module) for one in SOURCES for module in imports(one)):
-        room, first = source.split("/")[0], module.split(".")[0]
-        assert first not in (*NO_ROOMS, *SCRIPTS), f"{source} imports {module}"
-        if first in ROOMS and first != room and (source, first) not in SIDEWAYS:
-            assert first in MAY_IMPORT[room], f"{source} imports {module}"
+        package = module.split(".")[0]
+        assert package not in (*NO_ROOMS, *SCRIPTS), f"{source} imports {module}"
+        wing, room = room_of(source.removesuffix(".py").replace("/", "."))
+        to_wing, to_room = room_of(module)
+        if package != "gradwire" or to_wing not in ("core", *WINGS):
+            continue  # the table of strategies, or no module of this project
+        if source.startswith("strategies/"):
+            assert to_wing in ("core", *OF_ALGORITHMS), f"{source} imports {module}"
+        elif wing == "core" and to_wing == "core":
+            assert to_room == room or to_room in ROOMS_OF_CORE[room], f"{source} imports {module}"
+        elif wing == "core":
+            assert to_wing in FROM_CORE[room], f"{source} imports {module}"
+        elif wing in WINGS and to_wing != "core":
+            assert to_wing == wing or to_wing in WINGS[wing], f"{source} imports {module}"
 
 
 def test_the_time_is_the_transports() -> None:
-    elsewhere = [source for source in EVERY if not source.startswith(("transports/", "records/"))]
+    elsewhere = [
+        source for source in EVERY if not source.startswith(("gradwire/core/transports/", "gradwire/core/records/"))
+    ]
     assert [
         (source, module) for source in elsewhere for module in imports(source) if module.split(".")[0] in CLOCKS
     ] == []
@@ -71,7 +113,7 @@ GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_s
 ALLOWED = {
     ("gradwire/core/strategy/kept.py", "set_random_state"),  # a checkpoint brings the random state of its rank
     ("gradwire/core/training/passes.py", "choose_threads"),  # known only once there is a model
-    ("evaluate.py", "main"),
+    ("gradwire/checkpoints/evaluate.py", "evaluate_all"),
 }
 
 
@@ -104,12 +146,20 @@ def test_what_is_global_in_a_process_is_set_by_its_launcher_alone() -> None:
 
 NAMES = set(STRATEGIES) - {"none", "single"}  # words of English, which may stand anywhere
 OPTIONS = {option.name for kind in STRATEGIES.values() for option in dataclasses.fields(kind)} - set(vars(Strategy))
+OF_STRATEGIES = (
+    "strategies/",
+    *(f"gradwire/{one}/" for one in ("compression", "baselines", "sharding", "core/strategy")),
+)
 OPTIONS -= {"wait"}  # a method of a Work too
 KNOWN = {
     ("gradwire/core/training/options.py", "ring_all_reduce"),  # the default strategy
     ("gradwire/core/training/options.py", "RingAllReduce"),
     ("gradwire/compression/ddp_hook.py", "all_gather"),  # torch's
-    *((f"torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "command")),
+    ("gradwire/strategies.py", "all_reduce"),  # a folder
+    ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
+    ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
+    *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
+    *((f"gradwire/torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "command")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),
     ("gradwire/torch_scripts/process_group.py", "all_gather"),
     ("gradwire/torch_scripts/collectives.py", "all_gather"),
@@ -142,7 +192,7 @@ def names_in(source: str) -> set[str]:
 
 def test_no_strategy_and_no_option_of_one_is_known_outside_its_file() -> None:
     known = NAMES | OPTIONS | {kind.__name__ for kind in STRATEGIES.values()}
-    foreign = [source for source in SOURCES if not source.startswith(("strategies/", "compression/"))]
+    foreign = [source for source in SOURCES if not source.startswith(OF_STRATEGIES)]
     assert {(source, name) for source in foreign for name in names_in(source) if name in known} <= KNOWN
 
 

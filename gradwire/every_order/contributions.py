@@ -27,7 +27,7 @@ class _Fault(Exception):
     pass
 
 
-def find_fault(all_reduce: AllReduce, N: int, length: int) -> str | None:
+def find_fault(all_reduce: "AllReduce", N: int, length: int) -> str | None:
     """Return the first fault of all_reduce(vector, transport, n) on N ranks, by rank and round; None: it has none.
 
     All ranks are to end with every contribution once in each element. No contribution is added twice, nothing is sent
@@ -95,7 +95,7 @@ class _Rank:
         self.source, self.wanted = rank, ""
         self.coroutine = greenlet(self.be)
 
-    def be(self, all_reduce: AllReduce) -> None:
+    def be(self, all_reduce: "AllReduce") -> None:
         """Run on this rank. Raises _Fault."""
         try:
             n = all_reduce(self.vector, cast(Transport, self), 4**self.rank)

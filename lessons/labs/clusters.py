@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from gradwire import Options
 from gradwire.core.strategy import forms
-from gradwire.core.training import Options
 from gradwire.networks.card import FAIR
 from gradwire.networks.units import PAYLOAD
 from gradwire.virtual_time.cluster import ClusterOptions

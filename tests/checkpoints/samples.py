@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from gradwire import Options
 from gradwire.checkpoints import evaluate, files
 from gradwire.core.launchers.devices import as_before
-from gradwire.core.training import Options
 from strategies import Strategy
 from tests.runs import ROOT, SMALL, arguments, small
 
@@ -87,4 +87,4 @@ def seal(checkpoint: Path) -> None:
 def score_here(folder: Path, **settings: Any) -> None:
     with as_before(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate, "_LINGER_S", 0.0)  # no rank lives on
-        evaluate.main(evaluate.Settings(str(folder), **settings))
+        evaluate.evaluate_all(evaluate.Settings(str(folder), **settings))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire import run
 from gradwire.checkpoints import evaluate
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.records.atomic import locked
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_table
-from gradwire.core.training import run
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import KINDS, n_gpus_of

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from gradwire import run
 from gradwire.checkpoints import evaluator
 from gradwire.checkpoints import folder as folder_of
 from gradwire.checkpoints.evaluator import Evaluator
-from gradwire.core.training import run
 from tests.checkpoints.samples import evaluators, given, options, score_here, scores, start, steps
 from tests.ranks import LIMIT, wait_until
 from tests.runs import metadata

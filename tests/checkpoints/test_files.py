@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire import run
 from gradwire.checkpoints import files
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.launchers.fork_server import start_context
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_table
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.training import run
 from gradwire.core.transports.messages import Setup
 from gradwire.core.transports.pipes import wire
 from gradwire.core.transports.shared_memory import SharedMemory

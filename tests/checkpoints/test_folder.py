@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gradwire import run
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training import run
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.preflight import prepare
 from tests.checkpoints.samples import options

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from gradwire import run
 from gradwire.checkpoints import replay
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_metadata
-from gradwire.core.training import run
 from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import made, said, small
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-import compression
+from gradwire import compression
 from gradwire.baselines.ring_all_reduce_builtin import join
 from gradwire.compression import CODECS, Codec, Layout, NoCodec, Setting, TopK
 from gradwire.compression.coding import CodecFactory

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import Options, run
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.compression import Float16
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.training import Options, run
 from gradwire.core.training.checks import resolve
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import SUFFIX, load_changes

@@ -15,9 +15,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from gradwire import run
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.training import run
 from gradwire.core.training.loop import _Rank
 from gradwire.core.training.names import codec_class
 from gradwire.core.workloads import models

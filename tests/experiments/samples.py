@@ -11,8 +11,8 @@ from experiments.cases import FAMILY
 from experiments.measured import EXPERIMENTS
 from experiments.real import TIMELINE, Runs
 from experiments.simulated import Case, Simulated
+from gradwire import Options
 from gradwire.core.records.tables import COLUMNS
-from gradwire.core.training import Options
 
 SIMULATED = {name: one for name, one in EXPERIMENTS.items() if isinstance(one, Simulated)}
 MACHINE = {

@@ -14,7 +14,7 @@ from experiments.simulated import BITS, REAL, VIRTUAL, Case, Rates, Rows
 from experiments.simulated import GRID as TUNED_ON
 from experiments.text_cases import OF_SELDOM, ROUND, SELDOM, SGD_RATE, TEXT
 from experiments.virtual_cases import ALIKE, CODED, METHODS, NAMES
-from gradwire.core.training import Options
+from gradwire import Options
 from gradwire.core.training.checks import resolve
 from gradwire.networks.units import PAYLOAD
 from strategies import STRATEGIES, RunSize

@@ -19,8 +19,8 @@ from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs as Kept
 from experiments.simulated import Case, Rows, Simulated
 from experiments.virtual_cases import CODED, METHODS
+from gradwire import Options
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.training import Options
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from tests.experiments import samples

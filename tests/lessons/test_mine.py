@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.core.training import run
+from gradwire import run
 from strategies import BackupWorkers, FullySharded, RecursiveDoubling, Strategy, StreamingDiLoCo
 from tests.ranks import virtual_time
 from tests.runs import metadata, small

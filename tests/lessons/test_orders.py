@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.core.training import run
+from gradwire import run
 from gradwire.every_order.explore import explore
 from lessons.lab import first
 from lessons.labs.orders import APPLIED, decisions, explain

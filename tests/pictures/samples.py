@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from gradwire import run
 from gradwire.core.records.events import PHASES
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.tables import epoch_table
-from gradwire.core.training import run
 from gradwire.pictures.finished import Recorded, load
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch

@@ -66,7 +66,7 @@ def test_a_page_is_one_file_with_all_events_of_the_run(
     text = path.read_text(encoding="utf-8")
     assert "default-src 'none'" in text, "the browser refuses any network"
     assert not re.search(r"<(script|link|img|iframe)[^>]* (src|href)=\"(?!data:)", text)
-    assert (ROOT / "records" / "page" / "lib" / "d3.LICENSE").read_text() in text
+    assert (ROOT / "gradwire" / "pictures" / "page" / "lib" / "d3.LICENSE").read_text() in text
     (run,) = facts(text)["runs"]
     expected, columns = spans(own / f"{strategy}.1"), unpacked(run)
     for name in ("t0", "t1", "bytes", "version_read", "version_applied", "step", "peer", "epoch", "rank"):

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import Options
+from gradwire import run as train
 from gradwire.compression import Codec, Float16, RandomK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
 from gradwire.core.strategy.forms import closed_form
 from gradwire.core.strategy.traits import Choice
-from gradwire.core.training import Options
-from gradwire.core.training import run as train
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.preflight import prepare
 from gradwire.core.transports.base import Transport

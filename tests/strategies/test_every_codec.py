@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from gradwire import Options, run
 from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import ledger
 from gradwire.core.strategy.forms import closed_form
-from gradwire.core.training import Options, run
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import parse_run
 from gradwire.core.training.options import names_with_strategy_defaults

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from gradwire import Options
 from gradwire.baselines.builtin import Builtin
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events, load_table
-from gradwire.core.training import Options
 from gradwire.virtual_time.launcher import Death
 from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
 from strategies.local_models.fragments import Fragmented

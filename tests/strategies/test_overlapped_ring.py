@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import run as train
 from gradwire.core.records.files import load_table
-from gradwire.core.training import run as train
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import VirtualTime

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import Options
 from gradwire.core.records.files import load_events, load_table
-from gradwire.core.training import Options
 from gradwire.pictures.staleness import per_worker
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire import run
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
-from gradwire.core.training import run
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport

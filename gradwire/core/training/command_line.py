@@ -1,4 +1,25 @@
-"""The command line: options from arguments, errors as one line, exit codes."""
+"""Train one network on several processes of this machine.
+
+python train.py --strategy param_server --n_gpus 4        # rank 0 serves, ranks 1 to 3 train on a third each
+
+python train.py --strategy ring_all_reduce --n_gpus 4     # four ranks in a ring
+
+python train.py --strategy single --workers_like 4        # one process on the same batches: the reference
+
+torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
+
+mpirun -n 2 python train.py --strategy ring_all_reduce    # over MPI
+
+python train.py --strategy ring_all_reduce --launcher dask    # on Dask's workers
+
+python train.py --strategy yourmodule:YourClass           # a strategy of your own
+
+python train.py --list                                    # all strategies, and what they send
+
+python -m gradwire compare results/*.json                 # runs side by side
+
+python -m gradwire plot results/*.json                    # scores and loss against epochs, seconds and bytes
+"""
 
 import dataclasses
 import sys
@@ -29,34 +50,12 @@ _TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of 
 _OWN, _CODEC, _MORE = "this_strategy", "this_codec", "more"
 
 
-ABOUT = """Train one network on several processes of this machine.
-
-python train.py --strategy param_server --n_gpus 4        # rank 0 serves, ranks 1 to 3 train on a third each
-
-python train.py --strategy ring_all_reduce --n_gpus 4     # four ranks in a ring
-
-python train.py --strategy single --workers_like 4        # one process on the same batches: the reference
-
-torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
-
-mpirun -n 2 python train.py --strategy ring_all_reduce    # over MPI
-
-python train.py --strategy ring_all_reduce --launcher dask    # on Dask's workers
-
-python train.py --strategy yourmodule:YourClass           # a strategy of your own
-
-python train.py --list                                    # all strategies, and what they send
-
-python -m gradwire compare results/*.json                 # runs side by side
-
-python -m gradwire plot results/*.json                    # scores and loss against epochs, seconds and bytes
-"""
-
-
-def main(arguments: Sequence[str] | None = None, builtin: Strategy | None = None, description: str = ABOUT) -> int:
+def main(
+    arguments: Sequence[str] | None = None, builtin: Strategy | None = None, description: str = __doc__ or ""
+) -> int:
     """Run with the options of the command line; return the exit code: 0, 1 (failed), 2 (usage) or 128 + signal.
 
-    `builtin` is the baseline to run instead of a strategy of ours, `description` its text for --help.
+    `builtin` is the baseline to run instead of a strategy of ours, `description` its text for `--help`.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
 

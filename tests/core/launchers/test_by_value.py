@@ -18,7 +18,7 @@ from dataclasses import dataclass
 sys.path.insert(0, {root!r})
 import torch
 from strategies.collectives import ring_all_reduce
-from training import launch
+from gradwire import launch
 
 @dataclass
 class Sum:

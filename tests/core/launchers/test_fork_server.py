@@ -130,7 +130,7 @@ import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from functools import partial
 from multiprocessing import forkserver
-from launchers import fork_server
+from gradwire.core.launchers import fork_server
 fork_server._PRELOADED[:] = []
 fork_server.warm_up()
 print(forkserver._forkserver._forkserver_pid, flush=True)

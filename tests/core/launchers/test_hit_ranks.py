@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from gradwire import run
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training import run
 from tests.ranks import left_in_shared_memory, wait_until
 from tests.runs import said, small
 

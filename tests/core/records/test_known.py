@@ -23,7 +23,7 @@ runpy.run_path("train.py", run_name="__main__")
 @pytest.mark.of_every_strategy
 def test_they_are_those_of_the_tables() -> None:
     assert known.names("strategies") == list(STRATEGIES)
-    assert known.names("compression") == list(CODECS)
+    assert known.names("gradwire/compression") == list(CODECS)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from docs.pages import catalogue
+from gradwire import Options
 from gradwire.compression import CODECS, Codec
 from gradwire.core.strategy.forms import describe
-from gradwire.core.training import Options, command_line
+from gradwire.core.training import command_line
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import PANELS, option_names
 from gradwire.core.training.preflight import prepare

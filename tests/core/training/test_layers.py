@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.passes import OnBlocks
-from gradwire.core.training import Options
 from gradwire.core.training.passes import choose_threads, shares_of
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.cluster import ClusterOptions

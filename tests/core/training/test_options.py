@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gradwire import Options
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training import Options
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.names import options_from
 from gradwire.core.training.options import RunOptions

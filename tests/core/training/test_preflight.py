@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from gradwire import Options, run
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import latest
 from gradwire.compression import Float16, NoCodec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from gradwire.core.training import Options, run
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import parse_run
 from gradwire.core.training.options import PANELS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 FIRST = """
 import runpy, sys
-import launchers
+from gradwire.core import launchers
 launchers.warm_up = lambda: sys.exit(str(sorted(sys.modules)))
 runpy.run_path("train.py", run_name="__main__")
 """
@@ -20,7 +20,7 @@ import sys
 import gradwire.core.training.command_line, gradwire.core.training.preload
 from gradwire.core.strategy.factories import is_elementwise
 from gradwire.core.training.optimizers import OPTIMIZERS, factory
-from workloads import datasets
+from gradwire.core.workloads import datasets
 from gradwire.core.workloads.options import DataOptions
 datasets.load(DataOptions())
 for name in ("sgd", "adam", "adamw", "rmsprop"):

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import torch
 
+from gradwire import run
 from gradwire.core.records import files, tables
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.events import EVALUATE
 from gradwire.core.records.files import load_events, load_table
 from gradwire.core.records.tables import ledger
 from gradwire.core.records.unfinished import claimed
-from gradwire.core.training import run
 from gradwire.core.workloads import datasets, models
 from gradwire.core.workloads.options import DataOptions
 from gradwire.virtual_time.cluster import Compute

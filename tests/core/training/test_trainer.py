@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 import strategies as tables
+from gradwire import Options
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training import Options
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.passes import Precision
 from gradwire.core.training.preflight import prepare

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from gradwire.every_order.contributions import find_fault as find_fault
     from gradwire.every_order.explore import explore as explore
     from gradwire.strategies import STRATEGIES as STRATEGIES
+    from gradwire.torch_scripts.simulate import SimulatedProgram as SimulatedProgram
+    from gradwire.torch_scripts.simulate import simulate as simulate
 
 _HOME = {
     "gradwire.compression": ("CODECS", "Codec"),
@@ -56,6 +58,7 @@ _HOME = {
     "gradwire.every_order.contributions": ("find_fault",),
     "gradwire.every_order.explore": ("explore",),
     "gradwire.strategies": ("STRATEGIES",),
+    "gradwire.torch_scripts.simulate": ("SimulatedProgram", "simulate"),
 }
 _TRAINS = ("Options", "WorkerOptimizer", "run")
 

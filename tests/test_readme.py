@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from benchmarks import report
 from gradwire.core.records.known import read_options
 from gradwire.core.training import command_line
-from gradwire.torch_scripts.command import ClusterScript, is_script
+from gradwire.torch_scripts.command import is_script
+from gradwire.torch_scripts.simulate import ClusterScript
 from gradwire.virtual_time import simulate
 from strategies import GROUPS, collectives
 from tests.images.pictures import HAS_DALI

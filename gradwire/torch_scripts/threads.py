@@ -20,7 +20,7 @@ from torch import nn
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import cpu_seconds
 from gradwire.torch_scripts.process_state import Lines, ProcessState
-from gradwire.torch_scripts.script import Script
+from gradwire.torch_scripts.script import Program
 
 if TYPE_CHECKING:
     from gradwire.torch_scripts.engine import Engine
@@ -41,18 +41,20 @@ class RankThread:
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
     calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
+    `result`: what a function has returned.
     """
 
     engine: "Engine[Any]"
     coroutine: greenlet  # of the hub, which does what this rank asks for
 
-    def __init__(self, script: Script, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
+    def __init__(self, script: Program, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
         self.rank, self._script = rank, script
         self._outputs = outputs or [Lines(rank, output) for output in (sys.stdout, sys.stderr)]
         self._state = ProcessState(rank, n, script.arguments, seed, self._outputs)
         self.at = "its start"
         self.failure: RunFailed | None = None
         self.answer: Any = None
+        self.result: Any = None
         self.futures: list[Pending] = []
         self.waits_for: Pending | None = None
         self._request: Request | None = None
@@ -132,7 +134,7 @@ class RankThread:
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self._script.run(self._state)
+            self.result = self._script.run(self._state)
         except Killed:
             pass
         except RunFailed as error:

@@ -79,7 +79,9 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
 
 def _with_objects(options: Options) -> Options:
     """Return the options with the objects of this script or notebook that they name. Raises UsageError."""
-    given = {name: from_main(value) for name in BY_NAME if (value := getattr(options, name)) is not None}
+    given: dict[str, Any] = {
+        name: from_main(value) for name in BY_NAME if (value := getattr(options, name)) is not None
+    }
     for name in ("dataset", "model", "task"):
         if options.evaluator and isinstance(value := given.get(name), UserObject) and not value.is_importable:
             raise UsageError(f"--evaluator: its process cannot import --{name} {value}; define it in a module")

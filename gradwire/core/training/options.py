@@ -78,7 +78,7 @@ class RunOptions:
     """Weight decay of the optimizer."""
     decay: str = "all"
     """What --weight_decay is for: all parameters, or matrices (what has two dimensions or more: no bias, no norm)."""
-    optimizer: Named = _strategy_may_say("sgd")
+    optimizer: Named = _strategy_may_say("sgd")  # noqa: RUF009 - a str
     """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop; muon, for the matrices of hidden
     layers, with adamw for embeddings and the rest; or yourmodule:function, which is called with a list of pairs (name,
     parameter) and returns a torch optimizer, with groups as it likes. It runs where the algorithm runs it, on the

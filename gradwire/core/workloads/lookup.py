@@ -94,7 +94,7 @@ def import_user_object(option: str, spec: str) -> Any:
             ) from error
     if not hasattr(module, name):
         if module_name == "__main__":
-            raise UsageError(f"{option} {spec}: this script or notebook has no {name}; move it to a module, and name that")
+            raise UsageError(f"{option} {spec}: this program has no {name}; define it in a module, yourmodule:{name}")
         raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
     return getattr(module, name)
 

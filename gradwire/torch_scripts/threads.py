@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Request = Callable[[], Any]
 _LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
 _COMPUTES_S = 0.5  # seconds of all threads between two looks, below which it does not
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"  # a script may lie beside this package
 _here = threading.local()
 
 
@@ -154,7 +156,7 @@ class RankThread:
         """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
         folder = self._script.folder
         for frame, line in frames:
-            if (file := frame.f_code.co_filename).startswith(folder):
+            if (file := frame.f_code.co_filename).startswith(folder) and not file.startswith(_OURS):
                 return f"{file[len(folder) :]}:{line}"
         return self.at
 

@@ -15,6 +15,7 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.interrupts import interrupts_wait, number_of
 from gradwire.core.transports.timing import RunningClock, sleep
 
+_COMMAND = [sys.executable, "-m", "gradwire", "evaluate"]
 _LONGEST_START_S = 60.0
 
 
@@ -43,8 +44,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         try:
             with interrupts_wait():  # until it is known here, so that it can be ended
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "gradwire", "evaluate", f"--checkpoint_dir={self._directory}", "--attached",
-                     *self._code],
+                    [*_COMMAND, f"--checkpoint_dir={self._directory}", "--attached", *self._code],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=environment,
                     process_group=0,  # Ctrl-C is for the launcher, which ends it
                 )  # fmt: skip

@@ -62,10 +62,7 @@ class Source:
     def load(self, names: Sequence[str]) -> SimpleNamespace:
         """Return the functions, with globals of their own. Raises Fault if one is missing, or the file raises."""
         try:
-            if self.by_value:
-                found = cloudpickle.loads(self.by_value)
-            else:
-                found = _run_file(self.path)
+            found = cloudpickle.loads(self.by_value) if self.by_value else _run_file(self.path)
         except BaseException as error:
             raise self.explain(error, "") from error
         for name in names:

@@ -22,6 +22,14 @@ def files_of(submission: Path) -> list[Path]:
             if path.is_file() and not any(part[0] == "." for part in path.relative_to(submission).parts)]  # fmt: skip
 
 
+def refuse_links(submission: Path) -> None:
+    """Raise Fault if a submission is a link, or has one that leads out of it: to a solution, or another submission."""
+    for path in (submission, *(submission.rglob("*") if submission.is_dir() else ())):
+        if path.is_symlink() and not path.resolve().is_relative_to(submission):
+            name = path.relative_to(submission.parent)
+            raise Fault("link", f"{name} is a link to what was not handed in; hand in the file itself")
+
+
 def find_file(lab: Lab, submission: Path, alone: bool) -> Path:
     """Return the file of a lab: its NAME.py nearest to the top, else the only one that defines its functions.
 

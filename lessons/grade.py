@@ -3,8 +3,8 @@
 `all` in place of `ring` grades every lab. Each folder and each .py file in SUBMISSIONS is one student's; of a folder
 the lab's NAME.py is graded, or the only file that defines the lab's functions. Writes the grades, and beside them a
 page with the drawings. Verdicts are kept as they come: the same command continues one that was ended, and judges again
-what has changed or exceeded a limit. Who uses solutions or strategies is flagged; a person decides. The kernel (Linux
-5.13, with Landlock) keeps submissions from files that are not theirs; where it cannot, no verdict is kept.
+what has changed or exceeded a limit. Who uses solutions or strategies, or hides what it uses, is flagged; a person
+decides. Linux keeps submissions from files that are not theirs; where it has no Landlock, no verdict is kept.
 """
 
 import sys
@@ -66,7 +66,7 @@ class Settings:
     megabytes: float = 4000.0
     """The most memory that one may use."""
     processes: int = 64
-    """The most processes and threads that one may have; a right one has up to 40."""
+    """The most processes and threads that one may have; a right one has about twenty."""
 
     @property
     def written(self) -> tuple[Path, Path, Path]:

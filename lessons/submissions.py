@@ -10,7 +10,9 @@ from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 
 LESSONS = Path(__file__).parent
-_SOLVED = re.compile(r"\blessons\b.*\b(solutions|labs)\b|\bstrategies\b")
+_SOLVED = re.compile(
+    r"\blessons\b.*\b(solutions|labs)\b|\bstrategies\b|\b(importlib|__import__|runpy|eval|exec)\b|\bsys\.modules\b"
+)
 
 
 def files_of(submission: Path) -> list[Path]:
@@ -70,7 +72,7 @@ def _is_of(lab: Lab, path: Path) -> bool:
 def find_flags(lab: Lab, file: Path, submission: Path) -> list[str]:
     """Return the lines of a file, and of those beside it that are no lab's, that name solutions or strategies.
 
-    A line that names no more than the lab's own file does not count.
+    And those that can use them without their names. A line that names no more than the lab's own file does not count.
     """
     given = {word for line in _lines(LESSONS / f"{lab.name}.py") if _SOLVED.search(line) for word in _words(line)}
     others = [path for path in files_of(submission) if path != file and path.stem not in LABS]

@@ -54,6 +54,13 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return write
 
 
+@pytest.fixture
+def user_module(own_module: Callable[[str], str]) -> Callable[[str], str]:
+    """Gives a function that writes such a module and names its function `make`."""
+    imports = "import numpy as np, torch\nfrom torch import nn\nfrom torch.utils.data import *\n"
+    return lambda body: f"{own_module(f'{imports}{body}')}:make"
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two processes a core, since half of the time is waiting; none for a few tests, which end before they start."""
     few = config.option.keyword or all(".py" in argument for argument in config.args)

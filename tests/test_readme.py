@@ -209,18 +209,19 @@ def test_what_is_needed_is_written_once() -> None:
     assert PROJECT["tool"]["setuptools"]["dynamic"] == {"dependencies": {"file": "requirements.txt"}}
     assert sorted(path.name for path in ROOT.glob("*.txt")) == ["constraints.txt", "requirements.txt"]
     assert {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]} == ROOMS
-    assert set(PROJECT["tool"]["setuptools"]["py-modules"]) == {path.stem for path in ROOT.glob("*.py")}
 
 
 def test_the_main_job_says_so_before_it_imports_anything() -> None:
-    source = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"), feature_version=(3, 7))
+    for file in ("train.py", "gradwire/__init__.py"):
+        ast.parse((ROOT / file).read_text(encoding="utf-8"), feature_version=(3, 7))
+    source = ast.parse((ROOT / "gradwire" / "command.py").read_text(encoding="utf-8"), feature_version=(3, 7))
     *imports, check = source.body[1:3]  # after the docstring
     assert [ast.unparse(one) for one in imports] == ["import sys"]
     assert isinstance(check, ast.If)
     version = type("Version", (tuple,), {"major": 3, "minor": 10})
     old = SimpleNamespace(version_info=version((3, 10)), exit=sys.exit)
     with pytest.raises(SystemExit) as stop:
-        exec(compile(ast.Module([check], []), "train.py", "exec"), {"sys": old})
+        exec(compile(ast.Module([check], []), "command.py", "exec"), {"sys": old})
     assert stop.value.code == "error: Python 3.10 is too old; this needs Python 3.11 or later"
 
 

@@ -14,6 +14,7 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.interrupts import interrupts_wait, number_of
 from gradwire.core.transports.timing import RunningClock, sleep
 
+_COMMAND = [sys.executable, "-m", "gradwire", "evaluate"]
 _LONGEST_START_S = 60.0
 
 
@@ -40,7 +41,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         try:
             with interrupts_wait():  # until it is known here, so that it can be ended
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "gradwire", "evaluate", f"--checkpoint_dir={self._directory}", "--attached"],
+                    [*_COMMAND, f"--checkpoint_dir={self._directory}", "--attached"],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=environment,
                     process_group=0,  # Ctrl-C is for the launcher, which ends it
                 )  # fmt: skip

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, told: str
 ) -> None:
     (path := tmp_path / "script.py").write_text(script)
-    monkeypatch.setattr(evaluator, "_SCRIPT", path)
+    monkeypatch.setattr(evaluator, "_COMMAND", [sys.executable, str(path)])
     monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
     with Evaluator(tmp_path, timeout=1.0) as one:
         one.start()

@@ -2,9 +2,9 @@ import re
 from pathlib import Path
 
 import pytest
-from gradwire.pictures.page.__main__ import main as write_page
 
 from gradwire.every_order import explore
+from gradwire.pictures.page import main as write_page
 from tests.runs import said, said_by
 
 PLANTED = "tests.every_order.planted"
@@ -68,7 +68,7 @@ def test_an_invariant_of_ones_own_may_hold_in_some(tmp_path: Path) -> None:
     (f"--invariant {PLANTED}:NO_FUNCTION", f"--invariant {PLANTED}:NO_FUNCTION: is no function"),
     (f"--invariant {PLANTED}:raises", f"--invariant {PLANTED}:raises: it raised KeyError: 'none of that name'"),
     ("--replay nowhere/none", "--replay nowhere/none: "),
-    ("--replay networks/ring-8", "--replay networks/ring-8: gradwire/networks/ring-8.json is not an order"),
+    ("--replay tests/none", "--replay tests/none: tests/none.json is not an order"),
     (f"{OFF_BY_ONE} --results_dir /proc/none", "--results_dir: cannot write in /proc/none"),
     ("--stepz 3", "--stepz: there is no such option; did you mean --steps?"),
 ])  # fmt: skip

@@ -36,15 +36,15 @@ def trained(transport: Transport, task: Task) -> tuple[list[list[float]], pd.Dat
     return seen, events
 
 
-def assert_plain(kind: Kind, options: dict[str, Any]) -> None:
-    """It takes the steps of its plain program, with these options."""
+def assert_plain(kind: Kind, options: dict[str, Any], n_gpus: int = 4, clip_norm: float = 0.0) -> None:
+    """It takes the steps of its plain program, with these options, on about so many ranks."""
     module = plain_module(kind)
     if module is None:
         where = "its own module" if ":" in kind.name else f"tests/strategies/plain/{kind.name}.py"
         pytest.fail(f"{kind.name} has no plain program: write plain_program(run, options) in {where}", pytrace=False)
     most = getattr(module, "WORKERS", None)
-    n_gpus = with_workers(kind, most) if most else fit(kind, 4)
-    task = Task(kind(**options), n_gpus, getattr(module, "OPTIMIZER", "plain"))
+    n_gpus = with_workers(kind, most) if most else fit(kind, n_gpus)
+    task = Task(kind(**options), n_gpus, getattr(module, "OPTIMIZER", "plain"), clip_norm)
     seen, events = zip(*start(kind, trained, len(task.roles), task, record=True), strict=True)
     found = [own for own, role in zip(seen, task.roles, strict=True) if role == "worker"]
     run = PlainRun(task, STEPS, EPOCHS * N_SAMPLES, pd.concat(events, ignore_index=True))
@@ -54,9 +54,9 @@ def assert_plain(kind: Kind, options: dict[str, Any]) -> None:
 
 
 def test_its_steps_are_those_of_its_plain_program(kind: Kind) -> None:
-    """With some of its options."""
-    for options in getattr(plain_module(kind), "OPTIONS", [{}]):
-        assert_plain(kind, options)
+    """With some of its options, on 4 ranks and on 3 in turn."""
+    for i, options in enumerate(getattr(plain_module(kind), "OPTIONS", [{}])):
+        assert_plain(kind, options, 4 - i % 2)
 
 
 # One of a user's own

@@ -54,12 +54,14 @@ class Traffic:
     by their names. What ends an epoch (goodbyes, buffers) is not in them. As a critical path, `while_computing` says
     that they travel while the step computes, so that it takes the greater of the two times; otherwise their sum.
     `in_turn`: the messages of the path that occupy a card one after the other, if they are not its `messages`.
+    `powers_of_two`: the path is known where N is a power of two only.
     """
 
     messages: str
     bytes: str
     while_computing: bool = False
     in_turn: str = ""
+    powers_of_two: bool = False
 
     def count(self, values: Mapping[str, float]) -> tuple[float, float]:
         """Return messages and bytes for `values` of these letters and options. Raises NameError if one is missing."""

@@ -6,7 +6,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - older ones get one line
     sys.exit("error: Python %d.%d is too old; this needs Python 3.11 or later" % sys.version_info[:2])  # noqa: UP031
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         return _print(help_text()) if given else _refuse("name a command, such as gradwire train; see gradwire --help")
     if given[0] == "--version":
-        from importlib.metadata import version
+        from gradwire import __version__
 
-        return _print(f"gradwire {version('gradwire')}")
+        return _print(f"gradwire {__version__}")
     name, rest = given[0], given[1:]
     modules = {command: module for group in COMMANDS.values() for command, (module, _) in group.items()}
     if name not in modules:
@@ -75,9 +75,10 @@ def run(name: str, module: str, arguments: Sequence[str]) -> int:
     from gradwire.core.records.interrupts import end_while_loading
 
     end_while_loading("the scores so far are written" if name == "evaluate" else _NOTHING)
-    before = _BEFORE.get(name)
-    if before is not None and (code := before(arguments)) is not None:
-        return code
+    if name == "train":
+        code = _before_training(arguments)
+        if code is not None:
+            return code
     result: int = import_module(module).main(arguments)
     return result
 
@@ -137,6 +138,3 @@ def _before_training(arguments: Sequence[str]) -> int | None:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else error.exit_code
     return None
-
-
-_BEFORE: dict[str, Callable[[Sequence[str]], int | None]] = {"train": _before_training}

@@ -49,8 +49,8 @@ def copy_course(folder: Path, *leave_out: str) -> None:
     for name in ("lessons", "docs", "media", *packages):
         ignored = shutil.ignore_patterns("__pycache__", ".*", *leave_out)
         shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
-    modules = [f"{module}.py" for module in tools["py-modules"]]
-    for name in ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE", *modules):
+    scripts = [path.name for path in PROJECT.glob("*.py")]
+    for name in ("pyproject.toml", "requirements.txt", "constraints.txt", "README.md", "LICENSE", *scripts):
         shutil.copy2(PROJECT / name, folder / name)
 
 

@@ -1,4 +1,4 @@
-"""Networks of links: a ring, a torus, two racks; `python -m tests.graphs` writes them into networks/."""
+"""Networks of links: a ring, a torus, two racks; `python -m tests.graphs` writes them into gradwire/networks/."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.runs import ROOT
 
-FOLDER = ROOT / "networks"
+FOLDER = ROOT / "gradwire" / "networks"
 
 
 def text(ranks: int, links: Iterable[tuple[int, int, str, str]]) -> str:

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gradwire.pictures.page.__main__ as page
 import pytest
 from matplotlib.figure import Figure
 
 from gradwire.core.records.files import EVENTS_SUFFIX, load_events
-from gradwire.pictures import compare, plot, staleness, timeline
+from gradwire.pictures import compare, page, plot, staleness, timeline
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 

@@ -178,7 +178,7 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
     lines = set(pd.read_csv(tmp_path / "run.events.csv.gz")["line"].dropna())
     assert any(line.endswith("benchmarks/ddp_steps.py:31") for line in lines), "loss.backward()"
     for command in ("page", "timeline"):
-        subprocess.run([sys.executable, "-m", f"records.{command}", str(tmp_path / "run")], check=True, timeout=300)
+        subprocess.run([sys.executable, "-m", "gradwire", command, str(tmp_path / "run")], check=True, timeout=300)
     assert "cross_entropy" in (tmp_path / "run.page.html").read_text()
 
 

@@ -21,6 +21,8 @@ class Traits:
 
     asynchronous: bool = False  # workers do not wait for each other: the order of arrival decides the result
     agree: bool = True  # all replicas are bit-identical when an epoch has ended
+    steps_by_mean: bool = True  # where they wait and agree: a step is the optimizer's, by the mean of all gradients
+    punctual: bool = True  # what belongs to a step has been sent when all ranks have taken it
     overwrites: bool = False  # steps of a worker may be lost, by what comes back of those before
     deaths: str = END
     ranks: tuple[int, int | None] = (1, None)  # the fewest and the most

@@ -233,6 +233,12 @@ def test_the_main_job_says_so_before_it_imports_anything() -> None:
     assert stop.value.code == "error: Python 3.10 is too old; this needs Python 3.11 or later"
 
 
+def test_the_version_is_told_where_nothing_is_installed() -> None:
+    alone = [sys.executable, "-S", "-m", "gradwire", "--version"]  # without the packages that are installed
+    done = subprocess.run(alone, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert done.stdout == f"gradwire {gradwire.__version__}\n"
+
+
 def test_the_pythons_that_are_named_are_the_same_everywhere() -> None:
     project, tool = PROJECT["project"], PROJECT["tool"]
     versions = [one.removeprefix(PYTHON) for one in project["classifiers"] if one.startswith(PYTHON)]

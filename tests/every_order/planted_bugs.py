@@ -244,11 +244,18 @@ def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
     return 2 * int(right(vector, n))
 
 
-@bug("streaming_diloco", "setup", "one tag serves all fragments", 2, 8)
+@bug("streaming_diloco", "setup", "one tag serves all blocks of a fragment", 2, 4, strided=True, local_steps=2,
+     fragments=1)  # fmt: skip
 def _(right: Any, self: Any) -> None:
     right()
     for fragment in self.cut:
         fragment.tag = "fragment"
+
+
+@bug("decoupled_diloco", "setup", "one tag serves all fragments", 3, 4, local_steps=1)
+def _(right: Any, self: Any) -> None:
+    right()
+    self.tags = ("fragment",) * self.fragments
 
 
 @bug("local_sgd", "end_round", "a mean of models forgets their samples", 2, 4, local_steps=2)

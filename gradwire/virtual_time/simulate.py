@@ -37,6 +37,7 @@ from gradwire.core.training.preflight import prepare
 from gradwire.core.training.run import run
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
+from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
@@ -57,7 +58,7 @@ class SimulationOptions(ClusterOptions):
 
     sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
     """Vary an option: NAME=VALUE,VALUE,... Given several times: every combination. Makes a table, a CSV and, of
-    n_gpus, a figure of the speed-up."""
+    n_gpus, a figure of the speed-up. Of several seeds, as in seed=0,1,2, table and figure show mean and range."""
     parameters: float | None = None
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
@@ -187,7 +188,9 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
         rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
-    print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(over_seeds(frame, axes).to_string(index=False, float_format=short))
+    if note := _note_on_batches(combinations, [options for options, _ in runs]):
+        print(note)
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
     with write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)
@@ -195,9 +198,20 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     if "n_gpus" in axes:
         from gradwire.pictures import plot  # matplotlib is slow to load
 
-        others = [name for name in axes if name != "n_gpus"]
+        others = [name for name in axes if name not in ("n_gpus", SEED)]
         plot.draw_sweep(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
+
+
+def _note_on_batches(combinations: Sequence[Mapping[str, str]], runs: Sequence[Options]) -> str:
+    """Return one line if strategies, all else being the same, take batches of different sizes; else ""."""
+    batches: dict[str, list[tuple[str, int | None]]] = {}
+    for values, options in zip(combinations, map(fit, runs), strict=True):
+        others = str({name: value for name, value in values.items() if name != "strategy"})
+        n_gpus = options.n_gpus or 1
+        size = options.global_batch_size or options.batch_size * options.strategy.count_workers(n_gpus)
+        batches.setdefault(others, []).append((options.strategy.name, size))
+    return next(filter(None, map(note_on_batches, batches.values())), "")
 
 
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:

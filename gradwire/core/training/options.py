@@ -201,8 +201,13 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
 
     @property
     def own_defaults(self) -> dict[str, Any]:
-        """The defaults that the codec and the strategy have of their own; where both have one, the strategy's."""
-        return {**self.codec.defaults, **self.strategy.traits.defaults}
+        """The defaults that the codec and the strategy have of their own; where both have one, the strategy's.
+
+        A momentum of their own is sgd's: another optimizer keeps the default of every run.
+        """
+        own = {**self.codec.defaults, **self.strategy.traits.defaults}
+        is_sgd = (own.get("optimizer", "sgd") if self.optimizer is _NOT_SAID else self.optimizer) == "sgd"
+        return own if is_sgd else {name: value for name, value in own.items() if name != "momentum"}
 
     @property
     def world_size(self) -> int:

@@ -206,7 +206,7 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         A momentum of their own is sgd's: another optimizer keeps the default of every run.
         """
         own = {**self.codec.defaults, **self.strategy.traits.defaults}
-        is_sgd = (own.get("optimizer", "sgd") if self.optimizer is _NOT_SAID else self.optimizer) == "sgd"
+        is_sgd = (own.get("optimizer", "sgd") if isinstance(self.optimizer, _Unless) else self.optimizer) == "sgd"
         return own if is_sgd else {name: value for name, value in own.items() if name != "momentum"}
 
     @property

@@ -116,7 +116,8 @@ def test_what_is_given_trains_as_what_is_named(tmp_path: Path) -> None:
         return workload.linear(input_shape, n_classes)
 
     hashes = []
-    for name, options in (("named", {}), ("given", {"model": model, "dataset": workload.moons})):
+    of_run: dict[str, dict[str, Any]] = {"named": {}, "given": {"model": model, "dataset": workload.moons}}
+    for name, options in of_run.items():
         run(small(tmp_path, n_gpus=2, run_name=name, **options), quiet=True)
         hashes.append(metadata(tmp_path, name)["parameter_hash"])
     assert hashes[0] == hashes[1]

@@ -87,11 +87,15 @@ def run(name: str, module: str, arguments: Sequence[str]) -> int:
 def path_from(folder: str) -> list[str]:
     """Return sys.path with this folder of the user's first and, if this package is in a clone, the clone's folder last.
 
-    The clone has scripts and folders with names that users take too.
+    The clone has scripts and folders with names that users take too. It stays before another copy of this package,
+    which new processes would load otherwise.
     """
     last = [str(_ROOT)] if (_ROOT / "pyproject.toml").exists() else []
     moved = [Path(path).resolve() for path in (folder, *last)]
-    return [folder, *(path for path in sys.path if path and Path(path).resolve() not in moved), *last]
+    others = [path for path in sys.path if path and Path(path).resolve() not in moved]
+    copies = [at for at, path in enumerate(others) if (Path(path) / "gradwire" / "command.py").exists()]
+    at = min(copies, default=len(others))
+    return [folder, *others[:at], *last, *others[at:]]
 
 
 def help_text() -> str:

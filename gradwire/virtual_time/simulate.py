@@ -30,18 +30,19 @@ from tyro.conf import UseAppendAction
 from gradwire.core.records import tables
 from gradwire.core.records.atomic import check_writable_by, write_atomically
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import default_n_gpus, resolve
+from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import guarded, parse_with
 from gradwire.core.training.options import Options
 from gradwire.core.training.preflight import prepare
 from gradwire.core.training.run import run
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
+from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
 from gradwire.virtual_time.calibration import part_of_a_step
-from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.cluster import ClusterOptions, fit
 from gradwire.virtual_time.dry_run import DryRun, check_model, dry_run
 from gradwire.virtual_time.dry_run import check as check_dry
 from gradwire.virtual_time.launcher import Death, VirtualTime
@@ -57,7 +58,7 @@ class SimulationOptions(ClusterOptions):
 
     sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
     """Vary an option: NAME=VALUE,VALUE,... Given several times: every combination. Makes a table, a CSV and, of
-    n_gpus, a figure of the speed-up."""
+    n_gpus, a figure of the speed-up. Of several seeds, as in seed=0,1,2, table and figure show mean and range."""
     parameters: float | None = None
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
@@ -127,7 +128,7 @@ def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Si
     """Train, or only time steps. Raises UsageError, RunFailed."""
     if not _is_dry(options, chosen):
         return simulate(options, chosen, quiet)
-    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
+    return dry_run(options, chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
 
 
 def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
@@ -166,24 +167,6 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
     return options, network, deaths, data
 
 
-def fit(options: Options) -> Options:
-    """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
-    if options.device not in ("auto", "cpu", "meta"):
-        raise UsageError(
-            f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
-        )
-    if options.launcher or options.scheduler:
-        raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
-    if options.restarts:
-        raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
-    if options.n_gpus is not None and options.n_gpus < 1:
-        raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
-    options = clusters.with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
-    clusters.check_memory(options)
-    return options
-
-
 # Sweeps
 
 
@@ -205,7 +188,9 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
         rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
-    print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(over_seeds(frame, axes).to_string(index=False, float_format=short))
+    if note := _note_on_batches(combinations, [options for options, _ in runs]):
+        print(note)
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
     with write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)
@@ -213,9 +198,20 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     if "n_gpus" in axes:
         from gradwire.pictures import plot  # matplotlib is slow to load
 
-        others = [name for name in axes if name != "n_gpus"]
+        others = [name for name in axes if name not in ("n_gpus", SEED)]
         plot.draw_sweep(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
+
+
+def _note_on_batches(combinations: Sequence[Mapping[str, str]], runs: Sequence[Options]) -> str:
+    """Return one line if strategies, all else being the same, take batches of different sizes; else ""."""
+    batches: dict[str, list[tuple[str, int | None]]] = {}
+    for values, options in zip(combinations, map(fit, runs), strict=True):
+        others = str({name: value for name, value in values.items() if name != "strategy"})
+        n_gpus = options.n_gpus or 1
+        size = options.global_batch_size or options.batch_size * options.strategy.count_workers(n_gpus)
+        batches.setdefault(others, []).append((options.strategy.name, size))
+    return next(filter(None, map(note_on_batches, batches.values())), "")
 
 
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:

@@ -96,6 +96,8 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         chosen["strategy"] = make_strategy(name)
     if (coder := value_of("--codec", given)) is not None and coder != before.codec.name:
         chosen["codec"] = codec_class(coder)()
+    if not recorded and (optimizer := value_of("--optimizer", given)) is not None:
+        chosen["optimizer"] = optimizer  # on which other defaults depend
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
     strategy, codec = type(default.strategy), type(default.codec)
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ Names are loaded when they are first used, so that `import gradwire` is quick.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.2.0"
+
 if TYPE_CHECKING:
     from gradwire.compression import CODECS as CODECS
     from gradwire.compression import Codec as Codec

@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         return _print(help_text()) if given else _refuse("name a command, such as gradwire train; see gradwire --help")
     if given[0] == "--version":
-        from importlib.metadata import version
+        from gradwire import __version__
 
-        return _print(f"gradwire {version('gradwire')}")
+        return _print(f"gradwire {__version__}")
     name, rest = given[0], given[1:]
     modules = {command: module for group in COMMANDS.values() for command, (module, _) in group.items()}
     if name not in modules:

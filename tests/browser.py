@@ -4,29 +4,42 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.ranks import LIMIT
+
+if TYPE_CHECKING or find_spec("selenium"):
+    from selenium import webdriver
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.remote.webelement import WebElement
+    from selenium.webdriver.support.ui import WebDriverWait
+else:
+    webdriver = ActionChains = By = Keys = WebElement = WebDriverWait = None  # no test uses them: see NEEDS_BROWSER
+
+__all__ = ["NEEDS_BROWSER", "ActionChains", "Browser", "Keys", "chromium"]
 
 _PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "its driver": ("chromedriver",)}
 _FOUND = {what: next(filter(None, map(shutil.which, names)), None) for what, names in _PROGRAMS.items()}
 _MISSING = [what for what, path in _FOUND.items() if path is None]
+_CURES = ["apt-get install chromium chromium-driver"] if _MISSING else []
+if webdriver is None:
+    _MISSING.append("selenium")
+    _CURES.append("pip install -e '.[dev]'")
 NEEDS_BROWSER = pytest.mark.skipif(
-    bool(_MISSING), reason=f"there is no {' and no '.join(_MISSING)}: apt-get install chromium chromium-driver"
+    bool(_MISSING), reason=f"there is no {' and no '.join(_MISSING)}: {' and '.join(_CURES)}"
 )
 
 
 class Browser:
     """A browser with one page open."""
 
-    def __init__(self, driver: webdriver.Chrome) -> None:
+    def __init__(self, driver: "webdriver.Chrome") -> None:
         self.driver = driver
 
     def open(self, path: Path, width: int = 1600, dark: bool = False, calm: bool = False, ready: bool = True) -> None:

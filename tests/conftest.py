@@ -16,7 +16,7 @@ from gradwire.core.launchers.fork_server import preload, warm_up
 from tests.engines import SURVIVED, TOLD, Engine
 from tests.pools import NEEDS_MPI, Pool
 from tests.ranks import HELD_BACK, PROCESSES, engine_named
-from tests.selection import chosen_strategy, keep_those_of
+from tests.selection import chosen_codec, chosen_strategy, keep_those_of
 
 settings.register_profile("on any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("on any machine")
@@ -68,14 +68,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The long tests first, so that none is left when the others are done; with `--strategy`, only those of one."""
+    """The long tests first, so that none is left when the others are done; only those of `--strategy` and `--codec`."""
     for item in items:
         if any(map(item.get_closest_marker, ("chaos", "end_to_end", "exhaustive"))):
             item.add_marker("slow")  # `-m "not slow"` leaves them out too
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip("needs a CUDA device"))
-    if chosen := chosen_strategy(config):
-        keep_those_of(chosen, config, items)
+    for chosen in (chosen_strategy(config), chosen_codec(config)):
+        if chosen:
+            keep_those_of(chosen, config, items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -92,6 +93,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strategy", help="run only the tests of this one; or those of all, on yourmodule:Yours")
+    parser.addoption("--codec", help="run only the tests of this codec of the table")
     parser.addoption("--transport", help="put only this kind of transport through the contract: yourmodule:YourEngine")
 
 

@@ -11,7 +11,7 @@ NOT_TOLD, TOLD, SURVIVED = range(3)
 class Engine:
     """Starts ranks that talk over one kind of transport. Derive from it to put a transport through its contract:
 
-        pytest tests/transports/contract --transport yourmodule:YourEngine
+        pytest tests/core/transports/contract --transport yourmodule:YourEngine
 
     What a transport cannot do is said here, and then not asked of it.
     """

@@ -35,6 +35,8 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 SMALL_ARGUMENTS = arguments(SMALL)
+TRUSTED = arguments({name: SMALL[name] for name in ("dataset", "model")})
+"""The code that records of small runs name, which is not in the current folder."""
 BUILTIN: dict[str, type[Strategy]] = {
     kind.name: kind for kind in (BuiltinFullySharded, BuiltinParamServer, BuiltinRingAllReduce)
 }

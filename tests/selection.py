@@ -1,31 +1,47 @@
-"""`pytest --strategy NAME`: all tests that are of one strategy, wherever they are; or those of yourmodule:YourClass."""
+"""`pytest --strategy NAME`, `--codec NAME`: all tests that are of one strategy or codec, wherever they are.
 
+`--strategy yourmodule:YourClass` runs those of a class of your own.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradwire.compression import Codec
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.names import strategy_class
+from gradwire.core.training.names import codec_class, strategy_class
 from strategies import Strategy
 
-_STRATEGIES = Path(__file__).parent / "strategies"
+_TESTS = Path(__file__).parent
+_FOLDERS = {"strategies": "strategies", "gradwire": "compression"}  # of the tests, by the first package of the source
 
 
 def chosen_strategy(config: pytest.Config) -> type[Strategy] | None:
     """Return what `--strategy` names; None without it. Raises pytest.UsageError for what is none."""
     name = config.getoption("strategy")
+    return _found(strategy_class, name) if name else None
+
+
+def chosen_codec(config: pytest.Config) -> type[Codec] | None:
+    """Return what `--codec` names; None without it. Raises pytest.UsageError for what is none."""
+    name = config.getoption("codec")
+    return _found(codec_class, name) if name else None
+
+
+def _found(find: Callable[[str], Any], name: str) -> Any:
     try:
-        return strategy_class(name) if name else None
+        return find(name)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def keep_those_of(kind: type[Strategy], config: pytest.Config, items: list[pytest.Item]) -> None:
+def keep_those_of(kind: type[Strategy] | type[Codec], config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out all tests but those of `kind`: with it among their parameters, of its file, or of the whole table."""
     package, _, module = kind.__module__.rpartition(".")
-    is_of_the_table = package.split(".")[0] == "strategies"
-    of_file = _STRATEGIES / f"test_{module}.py"
+    folder = _FOLDERS.get(package.split(".")[0])
+    of_file = _TESTS / folder / f"test_{module}.py" if folder else None
 
     def is_it(value: Any) -> bool:
         if isinstance(value, str):
@@ -38,7 +54,7 @@ def keep_those_of(kind: type[Strategy], config: pytest.Config, items: list[pytes
         item
         for item in items
         if any(map(is_it, item.callspec.params.values() if hasattr(item, "callspec") else ()))
-        or (is_of_the_table and (item.path == of_file or item.get_closest_marker("of_every_strategy")))
+        or (folder and (item.path == of_file or item.get_closest_marker("of_every_strategy")))
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept

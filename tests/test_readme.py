@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
+import gradwire
 from benchmarks import report
 from gradwire.core.records.known import read_options
 from gradwire.core.training import command_line
@@ -31,6 +32,7 @@ from tests.runs import ROOT, handlers_kept
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md", ROOT / "lessons" / "README.md"]
+BESIDE = [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RING, OWN_LOOP, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -89,7 +91,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", EVERY, ids=name)
+@pytest.mark.parametrize("path", [*EVERY, *BESIDE], ids=name)
 def test_links_lead_to_something_and_sources_that_are_named_are_there(path: Path) -> None:
     for source in re.findall(r"`([a-z_]+/[\w/]+\.py)`", path.read_text(encoding="utf-8")):
         assert (ROOT / source).exists() or "NAME" in source or path not in DOCS, source
@@ -190,6 +192,7 @@ def test_the_script_with_the_hook_runs() -> None:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+PYTHON = "Programming Language :: Python :: "
 
 
 def requirements(lines: Iterable[str]) -> list[Requirement]:
@@ -205,8 +208,12 @@ ROOMS = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "b
 
 
 def test_what_is_needed_is_written_once() -> None:
-    assert PROJECT["project"]["dynamic"] == ["dependencies"]
-    assert PROJECT["tool"]["setuptools"]["dynamic"] == {"dependencies": {"file": "requirements.txt"}}
+    assert PROJECT["project"]["dynamic"] == ["version", "dependencies"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"] == {
+        "version": {"attr": "gradwire.__version__"}, "dependencies": {"file": "requirements.txt"}
+    }  # fmt: skip
+    (newest, *_) = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest == gradwire.__version__
     assert sorted(path.name for path in ROOT.glob("*.txt")) == ["constraints.txt", "requirements.txt"]
     assert {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]} == ROOMS
 
@@ -225,6 +232,26 @@ def test_the_main_job_says_so_before_it_imports_anything() -> None:
     assert stop.value.code == "error: Python 3.10 is too old; this needs Python 3.11 or later"
 
 
+def test_the_pythons_that_are_named_are_the_same_everywhere() -> None:
+    project, tool = PROJECT["project"], PROJECT["tool"]
+    versions = [one.removeprefix(PYTHON) for one in project["classifiers"] if one.startswith(PYTHON)]
+    oldest, newest = versions[0], versions[-1]
+    assert versions == [f"3.{minor}" for minor in range(int(oldest[2:]), int(newest[2:]) + 1)]
+    assert project["requires-python"] == f">={oldest}"
+    assert (tool["mypy"]["python_version"], tool["ruff"]["target-version"]) == (oldest, f"py{oldest.replace('.', '')}")
+    assert f"You need Python {oldest} to {newest} " in README
+    assert f"this needs Python {oldest} or later" in (ROOT / "gradwire" / "command.py").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    assert f'python: ["{oldest}", "{newest}"]' in workflow
+    assert "run: bash .ci/run" in workflow
+
+
+def test_the_container_gets_the_wheels_that_the_readme_names() -> None:
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    (small,) = re.findall(r"run `(pip install torch .*?)` first", README)
+    assert container["postCreateCommand"] == f"{small} && pip install -e '.[dev]'"
+
+
 def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
     pins = {pin.name.lower(): str(pin.specifier)[2:] for pin in requirements(lines_of("constraints.txt"))}
     needed = [*lines_of("requirements.txt"), *PROJECT["build-system"]["requires"], *chain(*EXTRAS.values())]
@@ -234,4 +261,4 @@ def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
 
 def test_the_extras_are_those_that_the_messages_name() -> None:
     python = "".join(path.read_text(encoding="utf-8") for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    assert set(re.findall(r"pip install -e '\.\[(\w+)\]'", python)) == set(EXTRAS) - {"dev"}
+    assert set(re.findall(r"pip install -e '\.\[(\w+)\]'", python)) == set(EXTRAS) - {"test", "dev"}

@@ -11,7 +11,7 @@ the checkpoints that are there. Started again, it continues the same evaluation.
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from gradwire.core.training.options import Options
 from gradwire.core.transports.timing import RunningClock, sleep
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.loading import batches_of_test
+from gradwire.core.workloads.lookup import check_recorded_code
 
 FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores
 _SHOWN = {"top1": "top-1", "top5": "top-5"}
@@ -48,6 +49,13 @@ class Settings:
     """Where the scores are written. Default: CHECKPOINT_DIR/evaluation.csv."""
     wait: float = 600.0
     """Seconds to wait for the training to begin."""
+    dataset: str | None = None
+    """yourmodule:function, as the checkpoints name it, where that lies elsewhere than in the current folder: then you
+    say that you trust it. So with --model and --task."""
+    model: str | None = None
+    """See --dataset."""
+    task: str | None = None
+    """See --dataset."""
     attached: bool = False
     """As train.py --evaluator starts it: print no scores, and end with the process that has started it."""
 
@@ -68,7 +76,8 @@ def evaluate_all(settings: Settings) -> None:
         sleep(_POLL_S)
     refusal = f"--output {output}: another evaluate.py is writing it"
     with locked(output.with_name(f".{output.name}.lock"), refusal):
-        scores = Scores(output, quiet=settings.attached)
+        given = {"dataset": settings.dataset, "model": settings.model, "task": settings.task}
+        scores = Scores(output, given, quiet=settings.attached)
         training = True
         while training:
             training = folder.is_training(directory)
@@ -93,8 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Scores:
     """The table of scores, in memory and on disk, and what is in no need of scoring."""
 
-    def __init__(self, output: Path, quiet: bool) -> None:
+    def __init__(self, output: Path, given: Mapping[str, str | None], quiet: bool) -> None:
         self.output = output
+        self._given = given  # the code that is trusted
         self.quiet = quiet
         for torn in output.parent.glob(f".[0-9]*.{output.name}"):  # of one that was killed
             torn.unlink(missing_ok=True)
@@ -111,7 +121,7 @@ class Scores:
         """Add the row of a checkpoint; say so if it cannot be scored. Raises RunFailed."""
         mark = checkpoint.name, _id_of(checkpoint)
         try:
-            self._add(self._scorer(**_what_is_scored(checkpoint)).score(checkpoint))
+            self._add(self._scorer(**_what_is_scored(checkpoint, self._given)).score(checkpoint))
         except UsageError as error:
             if checkpoint.exists():  # otherwise it was an old one, and removed
                 self.refused.add(mark)
@@ -196,9 +206,14 @@ class Scorer:
         return {"step": run["step"], "loss": score.loss, **scores, "checkpoint": checkpoint.name, "id": run["id"]}
 
 
-def _what_is_scored(checkpoint: Path) -> dict[str, Any]:
+def _what_is_scored(checkpoint: Path, given: Mapping[str, str | None]) -> dict[str, Any]:
     names = (
         "dataset", "data_dir", "task", "train_size", "context", "image_size", "seed", "model", "model_options", "dtype",
     )  # fmt: skip
     recorded = files.load_run(checkpoint)["options"]
-    return {name: recorded[name] for name in names if name in recorded}
+    scored = {name: recorded[name] for name in names if name in recorded}
+    for option, name in given.items():
+        if name not in (None, scored.get(option)):
+            raise UsageError(f"--{option} {name}: {checkpoint} was made with {scored.get(option)}; leave it out")
+    check_recorded_code(scored, checkpoint / "run.json", given)
+    return scored

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
@@ -21,11 +22,13 @@ _LONGEST_START_S = 60.0
 class Evaluator(AbstractContextManager["Evaluator"]):
     """The process that scores the checkpoints in `directory`.
 
-    It ends with the `with` block, and with the process that this is in.
+    It ends with the `with` block, and with the process that this is in. `code`: the --dataset, --model and --task of
+    the run, which it is to trust.
     """
 
-    def __init__(self, directory: Path, timeout: float) -> None:
+    def __init__(self, directory: Path, timeout: float, code: Mapping[str, str | None]) -> None:
         self._directory = directory
+        self._code = [f"--{option}={name}" for option, name in code.items() if name and ":" in name]
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
@@ -41,7 +44,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         try:
             with interrupts_wait():  # until it is known here, so that it can be ended
                 self._process = subprocess.Popen(
-                    [*_COMMAND, f"--checkpoint_dir={self._directory}", "--attached"],
+                    [*_COMMAND, f"--checkpoint_dir={self._directory}", "--attached", *self._code],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors, env=environment,
                     process_group=0,  # Ctrl-C is for the launcher, which ends it
                 )  # fmt: skip

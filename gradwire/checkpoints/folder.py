@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradwire.core.records.atomic import is_locked, locked, sync
@@ -30,7 +30,8 @@ def listed(directory: str | Path) -> list[Path]:
 def latest(path: str | Path) -> Path:
     """Return the checkpoint at `path`, or the newest in the folder `path`. Raises UsageError."""
     try:
-        if (Path(path) / "run.json").is_file():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (Path(path) / "run.json").stat()  # from Python 3.14 on, is_file() hides why it cannot be read
             return Path(path)
         found = listed(path)
     except OSError as error:

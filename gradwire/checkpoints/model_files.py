@@ -8,6 +8,8 @@ import importlib
 import io
 import json
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,21 +47,38 @@ def to_bytes(model: nn.Module, path: str, options: DataOptions, data: Data) -> b
     return file.getvalue()
 
 
-def load(path: str) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model of a file, in evaluation mode, and what it was made with. Raises UsageError."""
+def load(path: str, own: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model of a file, in evaluation mode, and what it was made with. Raises UsageError.
+
+    A file may name code, but only the user can have it called: `own` is the yourmodule:function that the user gives.
+    """
     check_format(path)
-    try:
-        if path.endswith(".safetensors"):
-            with importlib.import_module("safetensors").safe_open(path, "pt") as file:
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                made_with = json.loads(file.metadata()[_MADE_WITH])
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            made_with = json.loads(getattr(state, _MADE_WITH))
-        model_options, shape = made_with["model_options"], tuple(made_with["input_shape"])
-        model = models.build(made_with["model"], shape, made_with["n_classes"], model_options)
+    with _refusing(path):
+        state, made_with = _read(path)
+        name, model_options, shape = made_with["model"], made_with["model_options"], tuple(made_with["input_shape"])
+    if own is None and isinstance(name, str) and ":" in name:
+        raise UsageError(f"{path}: its model is {name!r}, which is code; if you trust it, name it by --model")
+    if own not in (None, name):
+        raise UsageError(f"--model {own}: {path} has the model {name!r}; leave it out, or give that")
+    with _refusing(path):
+        model = models.build(name, shape, made_with["n_classes"], model_options)
         model.load_state_dict(state)
+    return model.eval(), made_with
+
+
+def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    if path.endswith(".safetensors"):
+        with importlib.import_module("safetensors").safe_open(path, "pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return state, json.loads(file.metadata()[_MADE_WITH])
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return state, json.loads(getattr(state, _MADE_WITH))
+
+
+@contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # whatever is raised by bytes that are no such file
         reason = one_line(error).split(". ")[0]  # torch then says how to execute code from it
         raise UsageError(f"{path}: is no model that --save wrote ({reason}); give one") from error
-    return model.eval(), made_with

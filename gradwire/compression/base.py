@@ -16,6 +16,14 @@ from gradwire.core.strategy.layout import Layout
 DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
 KINDS = {DENSE: "codes can be added", GATHERED: "codes go to everyone", LINEAR: "has all-reduces of its own"}
 
+FEEDBACK, UNBIASED, LOSSLESS, ROUNDED = "feedback", "unbiased", "lossless", "rounded"
+LAWS = {
+    FEEDBACK: "what is sent plus what is kept equals the vector plus what was kept",
+    UNBIASED: "the mean of what comes out, over many codes, is the vector",
+    LOSSLESS: "the vector comes out bit for bit",
+    ROUNDED: "each element comes out as the nearest of the values that a code can hold",
+}
+
 
 @dataclass(frozen=True)
 class Code:
@@ -54,8 +62,9 @@ class Codec(ABC):
         code = codec.encode(vector)         # at the sender
         vector = codec.decode(code.data)    # at the receiver, which has an instance of its own
 
-    Law: what is sent plus what is kept equals what came in, where something is kept (error feedback). The first line
-    of a class's docstring describes it in `--list`; the docstring below each field is the help of the option.
+    `law`, one of `LAWS`, says what its codes preserve, and the tests hold it to that; what FEEDBACK keeps is the first
+    of `state`. The first line of a class's docstring describes it in `--list`; the docstring below each field is the
+    help of the option.
 
     `kind` says how several ranks sum what they code. *dense*: codes can be added, so a ring reduces them. *gathered*:
     codes go to everyone, who decodes them all. *linear*: the codec sums by all-reduces of its own.
@@ -63,6 +72,7 @@ class Codec(ABC):
 
     name: ClassVar[str]  # on the command line: its module's name
     kind: ClassVar[str]
+    law: ClassVar[str]  # of a codec of the table
     values: ClassVar[str]  # bytes of the values of one tensor; of n elements of w bytes, rows x columns as a matrix
     indices: ClassVar[str] = "0"  # likewise, i being the bytes of an index
     headers: ClassVar[str] = "0"
@@ -155,6 +165,8 @@ class ErrorFeedback(Codec):
 
     error_decay: float = 1.0
     """beta: the share of what was kept that is added to the next vector; below 1 old errors fade, as in SparseLoCo."""
+
+    law = FEEDBACK
 
     def check(self) -> None:
         """Errors do not grow."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradwire.compression.base import GATHERED, Code, Codec, check_finite
+from gradwire.compression.base import GATHERED, LOSSLESS, Code, Codec, check_finite
 from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error, between
 
 _FILTERS = {"bit": "BITSHUFFLE", "byte": "SHUFFLE", "none": "NOFILTER"}
@@ -32,6 +32,7 @@ class Blosc(Codec):
     """What is put side by side before: bytes of like weight ("byte"), bits of like weight ("bit"), or "none"."""
 
     kind = GATHERED
+    law = LOSSLESS
     values = "w n"
     headers = "36"
     exact_size = False

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression.base import Code, check_finite
+from gradwire.compression.base import FEEDBACK, Code, check_finite
 from gradwire.compression.sparse import NOTHING, Sparse
 from gradwire.core.records.errors import between
 
@@ -43,9 +43,10 @@ class DGC(Sparse):
     masking: bool = True
     """Clear the velocity where elements are sent."""
 
+    law = FEEDBACK
     carries_momentum = True
     defaults = {"momentum": 0.7}
-    state = ("u", "v")
+    state = ("v", "u")
 
     def check(self) -> None:
         """See Codec."""
@@ -72,7 +73,7 @@ class DGC(Sparse):
         return (*(max(self.density, R) for R in WARM_UP if self.warmup_epochs), self.density)
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. Law: what is sent plus the v that is kept is v + u."""
+        """See Codec. What is sent plus the v that is kept is v + u; without momentum u is g."""
         check_finite(vector, self.layout)
         self.u.mul_(self.setting.momentum).add_(vector, alpha=self.clip(vector))  # u <- m u + g
         self.v.add_(self.u)  # v <- v + u

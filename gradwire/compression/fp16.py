@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.compression.base import DENSE, Code, Codec, check_finite, unpack
+from gradwire.compression.base import DENSE, ROUNDED, Code, Codec, check_finite, unpack
 
 
 @dataclass(kw_only=True)
@@ -13,6 +13,7 @@ class Float16(Codec):
     """Rounds every element to float16: 11 bits of precision, up to 65504."""
 
     kind = DENSE
+    law = ROUNDED
     values = "2 n"
     rounded: ClassVar[torch.dtype] = torch.float16
 

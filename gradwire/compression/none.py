@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression.base import DENSE, Code, Codec, unpack
+from gradwire.compression.base import DENSE, LOSSLESS, Code, Codec, unpack
 
 
 @dataclass(kw_only=True)
@@ -12,6 +12,7 @@ class NoCodec(Codec):
     """Sends the vector as it is."""
 
     kind = DENSE
+    law = LOSSLESS
     values = "w n"
 
     def encode(self, vector: torch.Tensor) -> Code:

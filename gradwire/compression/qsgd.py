@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradwire.compression.base import GATHERED, Code, Codec, check_finite, pack, unpack
+from gradwire.compression.base import GATHERED, UNBIASED, Code, Codec, check_finite, pack, unpack
 from gradwire.compression.sign import pack_bits, unpack_bits
 from gradwire.core.records.errors import between
 from gradwire.core.strategy.layout import Layout
@@ -34,6 +34,7 @@ class QSGD(Codec):
     """Consecutive elements of a tensor that share a norm."""
 
     kind = GATHERED
+    law = UNBIASED
     values = "ceil(n / 8) ceil(log2(2 levels + 1))"
     headers = "w ceil(n / bucket)"
 

@@ -96,9 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
     if options.replay:
-        if sum(one.startswith("--") for one in given) > 1:
-            raise UsageError("--replay: stands alone; leave the rest out")
-        print(ask_again(*load(options.replay)))
+        others = [one for one in given if one.startswith("--") and not one.startswith(("--replay", "--strategy"))]
+        if others:
+            raise UsageError(f"--replay: takes no {others[0]} beside it; leave it out")
+        print(ask_again(*load(options.replay, value_of("--strategy", given))))
         return
     more = [(name, _invariant(name)) for name in options.invariant]
     for name, least, most in (("at_most", 1, 10**7), ("random", 1, 10**7), ("deaths", 0, 1), ("seed", 0, 2**63 - 1)):
@@ -111,7 +112,8 @@ def _run(given: Sequence[str]) -> None:
         path, why = save(report.counterexample, options.results_dir)
         print(f"written        {path}.{{csv,json,events.csv.gz}}; python -m gradwire page {path} shows it")
         by = "train.py" if why is None else "explore.py"
-        print(f"replay         python {by} --replay {path}" + (f" (not train.py: {why})" if why else ""))
+        named = f" --strategy {case.strategy.name}" if ":" in case.strategy.name else ""
+        print(f"replay         python {by} --replay {path}{named}" + (f" (not train.py: {why})" if why else ""))
         raise RunFailed(f"{case.strategy.name}: {report.counterexample.broken}")
 
 

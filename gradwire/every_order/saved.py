@@ -54,15 +54,23 @@ def _why_not_replayed(run: Run) -> str | None:
     return None
 
 
-def load(path: str) -> tuple[Case, list[Option], str]:
-    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError."""
+def load(path: str, strategy: str | None = None) -> tuple[Case, list[Option], str]:
+    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError.
+
+    `strategy` is the name on the command line, which the order must have; None: there is none.
+    """
     file = Path(f"{path.removesuffix('.json')}.json")
     try:
         metadata = load_metadata(file)
         order = metadata["order"]
-        options = options_from(metadata["options"], file)
+        recorded = metadata["options"]
+        if strategy not in (None, recorded["strategy"]):
+            raise UsageError(f"--strategy {strategy}: {file} is an order of {recorded['strategy']}; leave it out")
+        options = options_from(recorded, f"--replay {file}", given={"strategy": strategy})
         dies = order["dies"] and tuple(order["dies"])
         case = Case(options.strategy, options.n_gpus, **{one: order[one] for one in _OF_CASE} | {"dies": dies})
         return case, [(rank, tuple(choice)) for rank, choice in order["happened"]], order["broken"]
+    except UsageError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--replay {path}: {file} is not an order that explore.py has saved ({error})") from error

@@ -23,8 +23,10 @@ from gradwire.core.workloads.lookup import blamed_on
 class Settings:
     """What is continued, and how."""
 
-    model: tyro.conf.Positional[str]
+    file: tyro.conf.Positional[str]
     """The file of a model of text."""
+    model: str | None = None
+    """yourmodule:function of a model that is your own; the file must name the same."""
     prompt: str = "def "
     """The text that is continued."""
     n_characters: int = 500
@@ -42,10 +44,10 @@ def continued(settings: Settings) -> Iterator[str]:
     """Yield the prompt, and then one character after the other. Raises UsageError."""
     for option in ("n_characters", "temperature", "top_k", "seed"):
         between(settings, option, 0, 2**62)
-    model, made_with = load(settings.model)
+    model, made_with = load(settings.file, settings.model)
     vocabulary, context = made_with["vocabulary"], made_with["input_shape"][0]
     if vocabulary is None:
-        raise UsageError(f"{settings.model}: its model was not trained on text; give one of --dataset text or textfile")
+        raise UsageError(f"{settings.file}: its model was not trained on text; give one of --dataset text or textfile")
     strange = sorted({*settings.prompt} - {*vocabulary})
     if strange or not settings.prompt:
         why = f"the text of the training has no {', '.join(map(repr, strange))}" if strange else "is empty"
@@ -54,7 +56,7 @@ def continued(settings: Settings) -> Iterator[str]:
     yield settings.prompt
     generator = torch.Generator().manual_seed(settings.seed)
     for _ in range(settings.n_characters):
-        with blamed_on(f"{settings.model}: its model"):
+        with blamed_on(f"{settings.file}: its model"):
             logits = model(torch.tensor([tokens[-context:]]))[0, -1].double()
         if settings.top_k:
             logits[logits < logits.topk(min(settings.top_k, len(logits))).values[-1]] = -torch.inf

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any, Final
 
 FAIR: Final = "fair"
@@ -41,7 +40,7 @@ class Card:
     due: float = field(default=math.inf, compare=False)
     _alone: tuple[float, float, float, Any] | None = field(default=None, compare=False)  # end, begin, bytes of one
     _flows: list[tuple[float, int, float, Any]] = field(default_factory=list, compare=False)  # a heap, by their ends
-    _order: "count[int]" = field(default_factory=count, compare=False)
+    _joined: int = field(default=0, compare=False)  # flows so far: of two that end at once the first to join is first
     _served: float = field(default=0.0, compare=False)  # bytes for each unit of weight, of all time
     _weight: float = field(default=0.0, compare=False)  # of all flows
     _at: float = field(default=0.0, compare=False)  # when `_served` was right
@@ -75,12 +74,13 @@ class Card:
             return end
         if self._alone is not None:
             _, self._at, first_nbytes, first = self._alone
-            self._flows.append((first_nbytes, next(self._order), 1.0, first))
+            self._flows.append((first_nbytes, self._joined, 1.0, first))
             self._weight, self._served, self._alone = 1.0, 0.0, None
         self._served += (at - self._at) * self.bandwidth / max(self._weight, self.least)
         self._at = at
         self._weight += self.late
-        heappush(self._flows, (self._served + nbytes / self.late, next(self._order), self.late, flow))
+        self._joined += 1
+        heappush(self._flows, (self._served + nbytes / self.late, self._joined, self.late, flow))
         return self.next_end()
 
     def next_end(self) -> float:

@@ -1,7 +1,8 @@
 """All-reduce: the fastest for the gradient's length, the ranks, the network and the cores, chosen when the run begins.
 
 Where the network is known, in virtual time or by --bandwidth and --latency, the closed forms of `expected.py` decide.
-Where it is not, the all-reduces are timed for some milliseconds, on processes the three likeliest; where ranks share
+All-reduces that have none there (for N no power of two, if cards share fairly) are timed, with the best of the others.
+Where the network is not known, all are timed for some milliseconds, on processes the three likeliest; where ranks share
 cores, these are those with the fewest messages in all, not with the shortest chain of them. Of each counts the slowest
 rank, in the median of some blocks of calls. Rank 0 decides, and tells all.
 
@@ -23,12 +24,12 @@ from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
 from gradwire.core.transports.base import Transport
-from gradwire.networks.card import Rates
+from gradwire.networks.card import IN_ORDER, Rates
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
 
 FASTEST = "fastest"
-_PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5)  # roughly, to find whom to time
+_PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5, sharing=IN_ORDER)  # roughly, to find whom to time
 _LIKELIEST, _BLOCKS, _BLOCK_S, _MOST_CALLS = 3, 5, 1e-3, 20
 
 
@@ -106,17 +107,21 @@ def choose(transport: Transport, vector: torch.Tensor, nbytes: float) -> Choice:
     """Return on all ranks the fastest all-reduce for `nbytes`, and why. If they are timed, `vector` is overwritten."""
     N, rates = transport.world_size, transport.rates
     known, why = candidates(N, nbytes, rates or _PROCESSES), "by the closed forms"
-    seconds = {name: expect(one, N, nbytes, rates) if rates else None for name, one in known.items()}
-    if None in seconds.values():
-        why, seconds = "as timed", _time(transport, vector, known, nbytes)
-    name = min(seconds, key=lambda key: seconds[key] or 0.0)
-    us = {key: 1e6 * (of or 0.0) for key, of in seconds.items()}
+    forms = {name: expect(kind, N, nbytes, rates) if rates else None for name, kind in known.items()}
+    seconds = {name: of for name, of in forms.items() if of is not None}
+    if len(seconds) < len(known):
+        best = min(seconds, key=seconds.__getitem__, default=None)
+        why = f"as timed, {best} with those that have no closed form" if best else "as timed"
+        timed = {name: kind for name, kind in known.items() if name not in seconds or name == best}
+        seconds = _time(transport, vector, timed, nbytes)
+    name = min(seconds, key=seconds.__getitem__)
+    us = {key: 1e6 * of for key, of in seconds.items()}
     return Choice(name, asdict(known[name]), f"--algorithm {name}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
 
 
 def _time(
     transport: Transport, vector: torch.Tensor, known: dict[str, AllReduceSGD], nbytes: float
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""
     N, vector = transport.world_size, vector[: max(1, round(nbytes) // vector.itemsize)]
     with transport.recorder.paused():

@@ -42,7 +42,7 @@ class DeMo(AllGather):
     momentum_decay: float = 0.999
     """beta: the share of the momentum that stays in a step."""
 
-    traits = Traits(defaults={"momentum": 0.0, "lr": 0.01})
+    traits = Traits(steps_by_mean=False, defaults={"momentum": 0.0, "lr": 0.01})
 
     def cost(self, kind: str | None = None) -> Cost:
         """Each rank sends N - 1 codes at a time."""

@@ -14,16 +14,16 @@ SEGMENTS = 64  # of the double tree, at most: without an overhead, more never co
 ON_RACKS = {
     "all_gather": "a + P max((N - 1) b, k (N - k) u)",
     "naive_all_reduce": "2 a + 2 P max((N - 1) b, (N - k) u)",
-    "recursive_doubling": "(L + 2 f) a + P ((f + log2(k)) b + (k log2(p / k) + f k / 2) u)",
-    "halving_doubling": "2 (L + f) a + 2 P ((f + 1 - (1 + f) / k) b + (f / 2 + 1 - k / p) u)",
-    "swing": "max(2 (L + f) a + P ((2 f + 1) b + (S + 1 / 2) u), (5 + 2 f) a + P ((2 f + 1) b + 2 S u))",
+    "recursive_doubling": "L a + P (log2(k) b + k log2(N / k) u)",
+    "halving_doubling": "2 L a + 2 P ((1 - 1 / k) b + (1 - k / N) u)",
+    "swing": "max(2 L a + P (b + (S + 1 / 2) u), 5 a + P (b + 2 S u))",
     "ring_all_reduce": "max(a + 2 (N - 1) P u / N, 2 (N - 1) (a + P b / N) + 2 R P (u - b) / N)",
     "double_tree": "2 ceil(log2(N)) a + P max(2 b, (2 + (R > 3) (1 + R % 2)) u)",
     "hierarchical_ring": "2 (k - 1) (a + P b / k) + 2 (R - 1) (a + P u / R)",
 }
 """Seconds on R > 1 racks of k = 2^i > 2 ranks: a the latency, b and u the seconds a byte of a card and of an uplink.
 
-f: whether N > p, so that ranks fold inside racks. S: the vectors that Swing sends from a rack in the reduce-scatter.
+S: the vectors that Swing sends from a rack in the reduce-scatter.
 Of a ring and Swing the greater: the messages that wait for each other, of which half of a rack's go at a time from the
 third round of Swing on; or all that passes an uplink, without a pause.
 """
@@ -54,11 +54,13 @@ def expect(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates) -> flo
     if rates.racks == 1:
         return predict(strategy, N, round(nbytes), 0.0, bandwidth, a, sharing=rates.sharing, overhead=overhead)
     k, rest = divmod(N, rates.racks)
-    if rest or k < 4 or k & (k - 1) or overhead:
+    path = strategy.cost().path
+    folds = path is not None and path.powers_of_two and N & (N - 1) != 0
+    if rest or k < 4 or k & (k - 1) or overhead or folds:
         return None
     L = N.bit_length() - 1
     S = sum(min(k, abs((1 - (-2) ** i) // 3 - 1)) / 2**i for i in range(1, L + 1))  # ranks with a partner away
-    values = {"N": N, "k": k, "R": rates.racks, "L": L, "p": 1 << L, "f": int(N > 1 << L), "S": S, "P": nbytes}
+    values = {"N": N, "k": k, "R": rates.racks, "L": L, "S": S, "P": nbytes}
     return evaluate(ON_RACKS[strategy.name], values | {"a": a, "b": 1 / bandwidth, "u": 1 / rates.rack_bandwidth})
 
 

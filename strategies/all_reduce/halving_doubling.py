@@ -59,7 +59,8 @@ class HalvingDoubling(AllReduceSGD):
         """2 L rounds of p ranks; the others of a pair send a vector and get one."""
         return Cost(
             worker=Traffic("2 (p L + N - p) / N", "2 (N - 1) G / N"),
-            path=Traffic("2 L + 2 (p < N)", "(2 (p - 1) / p + 2 (p < N)) G"),
+            path=Traffic("2 L", "2 (p - 1) G / p", powers_of_two=True),
+            in_order=Traffic("2 L + 2 (p < N)", "(2 (p - 1) / p + 2 (p < N)) G"),
         )
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

@@ -44,7 +44,8 @@ class RecursiveDoubling(AllReduceSGD):
         """L rounds of p ranks; the others of a pair send a vector and get one."""
         return Cost(
             worker=Traffic("(p L + 2 (N - p)) / N", "(p L + 2 (N - p)) G / N"),
-            path=Traffic("L + 2 (p < N)", "(L + 2 (p < N)) G"),
+            path=Traffic("L", "L G", powers_of_two=True),
+            in_order=Traffic("L + (p < N) + (2 (N - p) > p)", "(L + 2 (p < N)) G"),
         )
 
     def memory(self, role: str) -> Footprint:

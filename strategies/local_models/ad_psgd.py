@@ -45,7 +45,7 @@ class ADPSGD(Drifting):
     All ranks but rank 0 may die, and the others carry on.
     """
 
-    traits = Traits(asynchronous=True, agree=False, deaths=SURVIVED)
+    traits = Traits(asynchronous=True, agree=False, punctual=False, deaths=SURVIVED)
 
     def cost(self, kind: str | None = None) -> Cost:
         """A request of each active rank that has a neighbour, its answer, and each rank's word to rank 0."""

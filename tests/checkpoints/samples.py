@@ -15,6 +15,7 @@ import pytest
 
 from gradwire import Options
 from gradwire.checkpoints import evaluate, files
+from gradwire.checkpoints import folder as folder_of
 from gradwire.core.launchers.devices import as_before
 from strategies import Strategy
 from tests.runs import ROOT, SMALL, arguments, small
@@ -85,6 +86,11 @@ def seal(checkpoint: Path) -> None:
 
 
 def score_here(folder: Path, **settings: Any) -> None:
+    """Score the checkpoints of a folder, the code that the newest names being trusted."""
+    for checkpoint in folder_of.listed(folder)[-1:]:
+        recorded = files.load_run(checkpoint)["options"]
+        named = {name: recorded[name] for name in ("dataset", "model", "task") if ":" in str(recorded[name])}
+        settings = named | settings
     with as_before(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate, "_LINGER_S", 0.0)  # no rank lives on
         evaluate.evaluate_all(evaluate.Settings(str(folder), **settings))

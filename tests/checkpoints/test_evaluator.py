@@ -18,7 +18,7 @@ from gradwire.checkpoints import folder as folder_of
 from gradwire.checkpoints.evaluator import Evaluator
 from tests.checkpoints.samples import evaluators, given, options, score_here, scores, start, steps
 from tests.ranks import LIMIT, wait_until
-from tests.runs import metadata
+from tests.runs import TRUSTED, metadata
 
 __all__ = ["start"]
 
@@ -28,7 +28,8 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     folder = tmp_path / "c"
     long = given(tmp_path, epochs=100_000, slow="0:100", checkpoint_every=10, checkpoint_keep=20, evaluator=True)
     training = start("train.py", *long)
-    beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"))
+    beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"),
+                   *TRUSTED)  # fmt: skip
     assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT)
     (attached,) = (one for one in psutil.Process(training.pid).children() if "--attached" in one.cmdline())
     training.kill()
@@ -40,7 +41,8 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     assert steps(tmp_path / "beside.csv")[-1] == last
 
     epochs = last // 6 + 2
-    resumed = start("train.py", "--resume", str(folder), "--epochs", str(epochs), "--slow", "0:1", "--no_evaluator")
+    resumed = start("train.py", "--resume", str(folder), "--epochs", str(epochs), "--slow", "0:1", "--no_evaluator",
+                    *TRUSTED)  # fmt: skip
     _, errors = resumed.communicate(timeout=LIMIT)
     assert resumed.returncode == 0, errors
     score_here(folder)
@@ -96,7 +98,7 @@ def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
     (path := tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(evaluator, "_COMMAND", [sys.executable, str(path)])
     monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
-    with Evaluator(tmp_path, timeout=1.0) as one:
+    with Evaluator(tmp_path, 1.0, {}) as one:
         one.start()
         one.finish(quiet=True)
     said = capsys.readouterr()

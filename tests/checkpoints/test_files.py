@@ -41,7 +41,7 @@ class RunsCode(str):
     """The path of a file, which is made when this is unpickled."""
 
     def __reduce__(self) -> Any:
-        return Path.touch, (Path(self),)
+        return Path.touch, (Path(str(self)),)
 
 
 @pytest.fixture(scope="module")

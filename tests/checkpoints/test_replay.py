@@ -11,7 +11,7 @@ from gradwire.checkpoints import replay
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_metadata
 from strategies.asynchronous_server.downpour import Downpour
-from tests.runs import made, said, small
+from tests.runs import TRUSTED, made, said, small
 
 pytestmark = pytest.mark.xdist_group("replay")  # a run of the module is made once
 
@@ -26,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_on_the_command_line_a_replay_needs_the_name_of_the_run_only(results: Path, tmp_path: Path) -> None:
     path = results / "downpour"
-    code, text = said("--replay", str(path), "--results_dir", str(tmp_path), "--run_name", "again")
+    code, text = said("--replay", str(path), *TRUSTED, "--results_dir", str(tmp_path), "--run_name", "again")
     assert code == 0, text
     assert f"replay         bit for bit the parameters of {path}" in text
     before, again = load_metadata(results / "downpour.json"), load_metadata(tmp_path / "again.json")

@@ -25,10 +25,15 @@ def test_an_order_is_told_written_shown_and_repeated_also_by_processes(tmp_path:
     assert 0 < len(lines) <= 10
     assert all(re.match(r" +\d+  rank 0 takes 'gradient' of rank [12]", line) for line in lines)
     assert re.fullmatch(r" +not so: no gradient is more than 1 versions stale: one was [23] versions stale", last)
-    assert explored(f"--replay {path}") == explored(f"--replay {path}.json") == (0, order)
+    mine = f"--strategy {PLANTED}:OffByOne"
+    assert explored(f"--replay {path} {mine}") == explored(f"--replay {path}.json {mine}") == (0, order)
+    assert explored(f"--replay {path} --strategy downpour") == (
+        2, f"error: --strategy downpour: {path}.json is an order of {PLANTED}:OffByOne; leave it out\n"
+    )  # fmt: skip
+    assert f"--replay {path} {mine}" in text
     assert said_by(lambda: write_page([path]))[0] == 0
     assert "OffByOne" in Path(f"{path}.page.html").read_text()
-    code, text = said("--replay", path, "--results_dir", str(tmp_path), "--run_name", "again")
+    code, text = said("--replay", path, *mine.split(), "--results_dir", str(tmp_path), "--run_name", "again")
     assert code == 0, text
     assert f"bit for bit the parameters of {path}" in text
 

@@ -12,7 +12,7 @@ import pytest
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
-from strategies import ADPSGD, STRATEGIES, DeMo, Strategy
+from strategies import STRATEGIES, Strategy
 from tests.selection import chosen_strategy
 from tests.strategies.kinds import is_virtual, sizes, with_workers
 
@@ -20,10 +20,8 @@ Kind = type[Strategy]
 
 SUITES: dict[str, Callable[[Kind], bool]] = {
     "kind": lambda kind: True,
-    "punctual": lambda kind: kind is not ADPSGD,  # who has sent, when all have taken a step, what belongs to it
-    "synchronous": lambda kind: (
-        not kind.traits.asynchronous and kind.traits.agree and kind is not DeMo
-    ),  # all but it step by the mean gradient
+    "punctual": lambda kind: kind.traits.punctual,
+    "synchronous": lambda kind: not kind.traits.asynchronous and kind.traits.agree and kind.traits.steps_by_mean,
     "asynchronous": lambda kind: kind.traits.asynchronous,
     "determined": lambda kind: not kind.traits.asynchronous,
     "agreeing": lambda kind: kind.traits.agree,

@@ -1,4 +1,4 @@
-"""What a rank does in the suites: a loop of its own, with nothing of `training/`, on a data set of 47 samples."""
+"""What a rank does in the suites: a loop of its own, without `gradwire.core.training`, on a data set of 47 samples."""
 
 import dataclasses
 from collections.abc import Callable

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.winners import simulate
 from gradwire import Options
 from gradwire import run as train
 from gradwire.compression import Codec, Float16, RandomK
@@ -67,7 +68,9 @@ def virtual(network: Network, numel: int, codec: Codec | None = None, **machine:
     choice: Choice = found[0][0]
     assert choice.taken == min(choice.us, key=choice.us.__getitem__)
     if codec is None:  # an average over ranks is in the formulas
-        assert [sum(one[1][i] for one in found) for i in (0, 1)] == pytest.approx([8 * of for of in found[0][2]])
+        assert [sum(one[1][i] for one in found) for i in (0, 1)] == pytest.approx(
+            [network.world_size * of for of in found[0][2]]
+        )
     else:
         assert found[0][3] == found[0][2][1], "what it would send without a codec"
     return choice
@@ -108,6 +111,19 @@ def test_where_the_network_is_known_the_closed_forms_choose(network: Network) ->
         taken.add(found.taken)
     assert len(taken) > 1, "a short vector needs another than a long one"
     assert ("hierarchical_ring" in known) == isinstance(network, Racks)
+
+
+@pytest.mark.parametrize("N", [3, 6, 12])
+def test_for_no_power_of_two_the_clock_chooses(N: int) -> None:
+    switch = OneSwitch(N, 1e8, 1e-5)
+    assert switch.rates is not None
+    for numel in (8, 1000, 100_000):
+        found = virtual(switch, numel)
+        assert "with those that have no closed form" in found.why
+        took = {
+            name: simulate(kind, switch, 4 * numel) for name, kind in candidates(N, 4 * numel, switch.rates).items()
+        }
+        assert took[found.taken] <= 1.01 * min(took.values())
 
 
 def test_a_code_that_is_added_is_the_vector() -> None:
@@ -178,7 +194,7 @@ def test_a_run_says_and_records_what_it_took_and_a_replay_how_to_take_it_again(t
     said = said_by(lambda: 0 if train(options, launcher=virtual_time(3).launcher()) is not None else 1)[1]
     found = Choice(**metadata(tmp_path)["choice"])
     assert f"takes {found.text()}" in said
-    assert f"took           {found.taken}, by the closed forms, 3 ranks" in said
+    assert f"took           {found.taken}, as timed, " in said
     text = rf"run it again with its options and --algorithm {found.taken}, nothing else"
     with pytest.raises(UsageError, match=text):
         prepare(resolve(replace(options, run_name="again", replay=str(tmp_path / "run"))))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gradwire.compression import CODECS
 from strategies import STRATEGIES
 from tests.selection import keep_those_of
 from tests.strategies import conftest
@@ -66,5 +67,18 @@ def test_kept_are_those_with_its_name_or_class_of_its_source_of_its_file_and_of_
         item("strategies/all_reduce/sharded_ring.py"), item(mark="of_every_strategy"),
     ]  # fmt: skip
     items = [item(other), *wanted, item("gossip"), item(other()), item()]
+    keep_those_of(kind, config_of(""), items)
+    assert items == wanted
+
+
+def test_of_a_codec_kept_are_those_with_it_and_of_its_file() -> None:
+    kind, folder = CODECS["powersgd"], Path(__file__).parent.parent / "compression"
+
+    def item(*params: Any, file: str = "test_other.py") -> Any:
+        callspec = SimpleNamespace(params=dict(enumerate(params)))
+        return Item(path=folder / file, callspec=callspec, get_closest_marker=lambda name: None)
+
+    wanted = [item(kind), item(STRATEGIES["gossip"], kind(rank=1)), item("powersgd"), item(file="test_powersgd.py")]
+    items = [item(CODECS["qsgd"]()), *wanted, item("topk"), item()]
     keep_those_of(kind, config_of(""), items)
     assert items == wanted

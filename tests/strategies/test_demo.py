@@ -1,7 +1,6 @@
-"""DeMo: its steps are those of a plain program; with all coefficients it steps by the sign of the mean gradient."""
+"""DeMo: with all coefficients it steps by the sign of the mean gradient."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,52 +11,17 @@ from gradwire.compression import Layout, Setting
 from gradwire.compression.demo import FastComponents, dct
 from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import DeMo
-from tests.strategies.kinds import on_ranks, start
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
+from tests.strategies.kinds import on_ranks
+from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model
+from tests.strategies.test_every_plain_program import assert_plain
 from tests.strategies.test_local_sgd import gradient
 
 N, RATE = 3, 0.3  # of "plain"
 SIZES = [35, 7, 21, 3]  # of the tensors of `make_model`
 
 
-def transformed(vector: torch.Tensor, chunk: int, inverse: bool = False) -> list[torch.Tensor]:
-    """The chunks of each tensor by scipy: their DCT, or of coefficients the inverse."""
-    change = partial(scipy.fft.idct if inverse else scipy.fft.dct, norm="ortho")
-    return [torch.from_numpy(change(part.numpy())) for tensor in vector.split(SIZES) for part in tensor.split(chunk)]
-
-
-def plain_program(chunk: int, k: int, beta: float, epochs: int, clip: float = 0.0) -> torch.Tensor:
-    """The same, written with nothing of the strategy: M_k as the paper has it, and scipy's transform."""
-    plan, seen = Task(DeMo(), N).plan, []
-    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
-    M = torch.zeros(N, len(x), dtype=x.dtype)
-    for i in range(epochs * N_STEPS):
-        mean, n = torch.zeros_like(x), 0
-        for rank in range(N):
-            part = plan.part(1 + i // N_STEPS, i % N_STEPS, rank)
-            g = gradient(x, part)
-            M[rank] = beta * M[rank] + (g * min(1.0, clip / g.norm()) if clip else g)
-            chunks = transformed(M[rank], chunk)
-            for c in chunks:
-                c[c.abs().argsort(descending=True)[k:]] = 0
-            M[rank] -= torch.cat(transformed(torch.cat(chunks), chunk, inverse=True))
-            mean, n = mean + len(part) * torch.cat(chunks), n + len(part)
-        x = x - RATE * torch.cat(transformed(mean / n, chunk, inverse=True)).sign()
-        seen.append(x)
-    return torch.stack(seen)
-
-
-@pytest.mark.parametrize(
-    ("options", "clip"),
-    [((8, 2, 0.9), 0.0), ((4, 2, 0.999), 0.0), ((64, 4, 0.999), 0.0), ((16, 3, 0.0), 0.0), ((8, 2, 0.9), 0.05)],
-)
-def test_its_steps_are_those_of_a_plain_program(options: tuple[int, int, float], clip: float) -> None:
-    """Uneven parts; chunks that divide a tensor, that leave a rest, and that are longer than one."""
-    strategy = DeMo(chunk_size=options[0], top_k=options[1], momentum_decay=options[2])
-    ranks = start(DeMo, trajectories, N, [Task(strategy, N, "plain", clip, epochs=3)])
-    assert ranks[0] == ranks[1] == ranks[2], "replicas agree to the bit"
-    found = torch.tensor(ranks[0][0], dtype=torch.float64)
-    torch.testing.assert_close(found, plain_program(*options, 3, clip), rtol=1e-9, atol=1e-11)
+def test_clipped_its_steps_are_those_of_the_plain_program() -> None:
+    assert_plain(DeMo, {"chunk_size": 8, "top_k": 2}, clip_norm=0.05)
 
 
 @pytest.mark.parametrize("n_gpus", [1, N])

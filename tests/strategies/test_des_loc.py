@@ -1,4 +1,4 @@
-"""DES-LOC: its steps are those of a plain program; where it is Adam on the ring, and why not elsewhere."""
+"""DES-LOC: where it is Adam on the ring, and why not elsewhere."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,50 +11,18 @@ from gradwire.core.training.optimizers import factory
 from gradwire.virtual_time.dry_run import period
 from strategies import DESLOC, RingAllReduce, Strategy, by_name
 from tests.strategies.kinds import on_ranks, start
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model, trajectories
+from tests.strategies.loops import OPTIMIZERS, Rank, Task, make_model, trajectories
 from tests.strategies.test_local_sgd import gradient
 
 N, RATE, B1, B2, EPS = 3, 0.01, 0.9, 0.999, 1e-8
 
 
-def plain_program(periods: tuple[int, int, int], epochs: int) -> torch.Tensor:
-    """The same, written with nothing of the strategy: N times Adam by its formulas, and weighted means."""
-    plan = Task(DESLOC(), N).plan
-    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
-    states = torch.stack([torch.stack([x] * N), torch.zeros(N, len(x)), torch.zeros(N, len(x))])  # x_k, u_k, v_k
-    n, seen = torch.zeros(3, N, dtype=torch.float64), []
-    for t in range(1, 1 + epochs * N_STEPS):
-        for k in range(N):
-            part = plan.part(1 + (t - 1) // N_STEPS, (t - 1) % N_STEPS, k)
-            x, u, v = states[:, k]
-            g = gradient(x, part)
-            u, v = B1 * u + (1 - B1) * g, B2 * v + (1 - B2) * g**2
-            x = x - RATE * (u / (1 - B1**t)) / ((v / (1 - B2**t)).sqrt() + EPS)
-            states[:, k] = torch.stack([x, u, v])
-            n[:, k] += len(part)
-        for i, K in enumerate(periods):
-            if t % K == 0:
-                states[i] = (n[i] / n[i].sum()) @ states[i]
-                n[i] = 0
-        seen.append(states[0].clone())
-    return torch.stack(seen, dim=1)
-
-
 @pytest.mark.parametrize(
     ("strategy", "periods"),
-    [
-        (DESLOC(), (4, 12, 24)),
-        (DESLOC(local_steps=2), (2, 6, 12)),
-        (DESLOC(local_steps=3, first_period=2, second_period=5), (3, 2, 5)),
-        (DESLOC(local_steps=1, first_period=1, second_period=1), (1, 1, 1)),
-    ],
+    [(DESLOC(), (4, 12, 24)), (DESLOC(local_steps=3, first_period=2, second_period=5), (3, 2, 5))],
 )
-def test_its_steps_are_those_of_a_plain_program(strategy: DESLOC, periods: tuple[int, int, int]) -> None:
-    """Uneven parts: the last batch of an epoch has 4, 4 and 3 samples."""
-    found = [rank[0] for rank in start(DESLOC, trajectories, N, [Task(strategy, N, "adam", epochs=7)])]
-    expected = plain_program(periods, epochs=7)
-    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-9, atol=1e-11)
-    assert all(period(strategy) % K == 0 for K in periods), "after so many steps its messages repeat"
+def test_after_so_many_steps_its_messages_repeat(strategy: DESLOC, periods: tuple[int, int, int]) -> None:
+    assert all(period(strategy) % K == 0 for K in periods)
 
 
 # All periods 1

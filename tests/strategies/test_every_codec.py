@@ -35,7 +35,7 @@ from strategies import (
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
-from tests.runs import said, small
+from tests.runs import TRUSTED, said, small
 from tests.strategies.kinds import assert_same, exact, is_virtual, start
 from tests.strategies.loops import Task, trajectories
 from tests.strategies.runs import made
@@ -177,7 +177,7 @@ def test_a_codec_may_have_defaults_of_its_own_for_options_of_the_run(tmp_path: P
     assert parse_run(["--codec", "random_k"], None, "").momentum == RandomK.defaults["momentum"]
     assert parse_run(["--codec", "random_k", "--momentum", "0.9"], None, "").momentum == 0.9
     made(tmp_path, "run", RingAllReduce(), n_gpus=2, momentum=0.9, checkpoint_every=5)
-    resumed = ["--resume", str(tmp_path / "run.checkpoints")]
+    resumed = ["--resume", str(tmp_path / "run.checkpoints"), *TRUSTED]
     assert parse_run([*resumed, "--codec", "random_k"], None, "").momentum == 0.9, "that of the record"
     assert all(set(codec.defaults) <= set(names_with_strategy_defaults()) for codec in CODECS.values())
 

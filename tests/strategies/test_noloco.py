@@ -1,4 +1,4 @@
-"""NoLoCo: its rounds are those of a plain program, of two ranks those of DiLoCo; the pull keeps replicas together."""
+"""NoLoCo: its rounds of two ranks are those of DiLoCo; the pull keeps replicas together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from strategies import LocalSGD, NoLoCo
-from tests.strategies.kinds import assert_same, on_ranks, start
-from tests.strategies.loops import N_STEPS, Rank, Task, make_model, trajectories
+from tests.strategies.kinds import assert_same, on_ranks
+from tests.strategies.loops import Rank, Task, make_model
 from tests.strategies.runs import made
-from tests.strategies.test_local_sgd import gradient
 
 
 def drawn(N: int, rounds: int, seed: int = 0) -> list[list[int | None]]:
@@ -34,37 +33,6 @@ def test_in_each_round_all_ranks_are_in_pairs_but_one_of_an_odd_number(N: int) -
     for rank in range(N):
         assert {partners[rank] for partners in rounds} == {*range(N), *([None] * (N % 2))} - {rank}, "it meets all"
     assert (drawn(N, 20, seed=1) != drawn(N, 20, seed=2)) == (N > 2)
-
-
-def rounds_of_a_plain_program(strategy: NoLoCo, N: int, epochs: int) -> torch.Tensor:
-    """The same, written as in the paper, N models in one loop: only the pairs are the strategy's."""
-    H, a, b, c = strategy.local_steps, strategy.outer_momentum, strategy.outer_lr, strategy.consensus_lr
-    plan, partners = Task(strategy, N, "plain").plan, drawn(N, epochs * N_STEPS)
-    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
-    own, x0, d = [[one.clone() for _ in range(N)] for one in (x, x, torch.zeros_like(x))]
-    seen = []
-    for i in range(epochs * N_STEPS):
-        for m in range(N):
-            own[m] = own[m] - 0.3 * gradient(own[m], plan.part(1 + i // N_STEPS, i % N_STEPS, m))
-        if (i + 1) % H == 0:
-            was, D = list(x0), [own[m] - x0[m] for m in range(N)]
-            for m in range(N):
-                j = partners[m][(i + 1) // H - 1]
-                j = m if j is None else j
-                d[m] = a * d[m] + b / 2 * (D[m] + D[j]) - c * (was[m] - (was[m] + was[j]) / 2)
-                x0[m] = was[m] + d[m]
-            own = list(x0)
-        seen.append(torch.stack(own))
-    return torch.stack(seen, dim=1)
-
-
-@pytest.mark.parametrize("N", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy", [NoLoCo(local_steps=1), NoLoCo(local_steps=3, outer_lr=0.9, consensus_lr=1.1)])
-def test_its_rounds_are_those_of_a_plain_program(strategy: NoLoCo, N: int) -> None:
-    """The last round is shorter, and some batches have parts of other sizes."""
-    found = [rank[0] for rank in start(NoLoCo, trajectories, N, [Task(strategy, N, "plain", epochs=4)])]
-    expected = rounds_of_a_plain_program(strategy, N, epochs=4)
-    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["plain", "adam", "muon", "groups"])

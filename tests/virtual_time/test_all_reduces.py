@@ -74,7 +74,7 @@ def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N:
     for strategy in FOLDED:
         if strategy == FOLDED[3] and N in (3, 12, 24):  # fewer than a rack, or whole racks
             continue
-        path = strategy.cost().path
+        path = strategy.cost().in_order or strategy.cost().path
         assert path is not None
         messages, sent = closed_form(strategy, path, N, nbytes)
         for ratio in RATIOS:
@@ -83,6 +83,16 @@ def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N:
             most = messages + (vectors + 1 if sharing == IN_ORDER else 2 * vectors) * ratio
             found = seconds_of(strategy, N, nbytes, ratio, sharing=sharing)
             assert least * (1 - 1e-3) <= found <= most * (1 + 1e-3), (strategy, ratio)
+            if strategy != FOLDED[3] and ratio == RATIOS[0]:
+                assert found == pytest.approx(messages + vectors * ratio, rel=2e-3), "messages are counted exactly"
+
+
+@pytest.mark.parametrize("strategy", FOLDED[:3])
+def test_folded_ones_have_no_form_where_cards_share_fairly(strategy: AllReduceSGD) -> None:
+    for N in range(2, 20):
+        is_power = N & (N - 1) == 0
+        assert (predict(strategy, N, 1000, 0.0, 1e6, 1e-3) is not None) == is_power
+        assert predict(strategy, N, 1000, 0.0, 1e6, 1e-3, sharing=IN_ORDER) is not None
 
 
 @SHARINGS

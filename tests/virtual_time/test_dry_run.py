@@ -166,7 +166,10 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec
             predicted = predict(
                 strategy, n_gpus, 4 * parameters, 0.3, GBIT, 1e-3, options.coded(layout), sharing=sharing
             )
-            assert predicted is not None
+            if predicted is None:  # folded
+                assert sharing == FAIR
+                assert n_gpus & (n_gpus - 1)
+                continue
             run = steps_of(strategy, n_gpus, parameters, sharing=sharing, **coding)
             assert least * predicted <= run.seconds <= most * predicted
             if codec:

@@ -100,10 +100,10 @@ def predict(
     """
     cost = strategy.cost(code.kind if code else None)
     path = cost.in_order if cost.in_order and sharing == IN_ORDER else cost.path
-    if path is None:
-        return None
-    if n_gpus == 1:
+    if n_gpus == 1 and path is not None:
         return compute  # there is no other rank to send to
+    if path is None or (path.powers_of_two and n_gpus & (n_gpus - 1)):
+        return None
     messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
     sending = messages * latency + on_the_way / bandwidth
     if overhead:

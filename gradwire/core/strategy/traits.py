@@ -21,6 +21,8 @@ class Traits:
 
     asynchronous: bool = False  # workers do not wait for each other: the order of arrival decides the result
     agree: bool = True  # all replicas are bit-identical when an epoch has ended
+    steps_by_mean: bool = True  # where they wait and agree: a step is the optimizer's, by the mean of all gradients
+    punctual: bool = True  # what belongs to a step has been sent when all ranks have taken it
     overwrites: bool = False  # steps of a worker may be lost, by what comes back of those before
     deaths: str = END
     ranks: tuple[int, int | None] = (1, None)  # the fewest and the most
@@ -52,12 +54,14 @@ class Traffic:
     by their names. What ends an epoch (goodbyes, buffers) is not in them. As a critical path, `while_computing` says
     that they travel while the step computes, so that it takes the greater of the two times; otherwise their sum.
     `in_turn`: the messages of the path that occupy a card one after the other, if they are not its `messages`.
+    `powers_of_two`: the path is known where N is a power of two only.
     """
 
     messages: str
     bytes: str
     while_computing: bool = False
     in_turn: str = ""
+    powers_of_two: bool = False
 
     def count(self, values: Mapping[str, float]) -> tuple[float, float]:
         """Return messages and bytes for `values` of these letters and options. Raises NameError if one is missing."""

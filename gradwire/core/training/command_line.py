@@ -42,6 +42,7 @@ from gradwire.core.training.catalogue import catalogue
 from gradwire.core.training.names import codec_class, make_strategy, naming, options_from, owners_of, strategy_class
 from gradwire.core.training.options import PANELS, Options, option_names
 from gradwire.core.training.run import run
+from gradwire.core.workloads.lookup import NAMING_CODE
 from gradwire.strategies import INSTEAD, STRATEGIES
 
 T = TypeVar("T")
@@ -158,16 +159,17 @@ def _about(default: Options) -> str:
 
 def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options | None:
     """Return the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
+    named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}
     if path := value_of("--resume", arguments):
         checkpoint = latest(path)
         with naming("--resume"):
             new = ["launcher", "scheduler"]
-            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new)
+            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new, named)
     if path := value_of("--replay", arguments):
         new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
         recorded = replay.load(path).options
         with naming("--replay"):
-            return options_from(recorded, path, builtin, new)
+            return options_from(recorded, path, builtin, new, named)
     return None
 
 

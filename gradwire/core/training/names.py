@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from gradwire.compression import CODECS, Codec, NoCodec
@@ -16,7 +17,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.known import check_name
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.options import Options, names_with_strategy_defaults, option_names
-from gradwire.core.workloads.lookup import import_user_object
+from gradwire.core.workloads.lookup import check_recorded_code, import_user_object
 from gradwire.strategies import STRATEGIES
 
 
@@ -95,12 +96,14 @@ def check_recorded(
 
 
 def options_from(
-    recorded: Mapping[str, Any], where: object, builtin: Strategy | None = None, new: Sequence[str] = ()
-) -> Options:
+    recorded: Mapping[str, Any], where: object, builtin: Strategy | None = None, new: Sequence[str] = (),
+    given: Mapping[str, str | None] = MappingProxyType({}),
+) -> Options:  # fmt: skip
     """Return the `recorded` options, but the defaults of those that are `new`. Raises UsageError, naming `where`.
 
-    `builtin` is the only strategy that they may be of, if there is one.
+    `builtin` is the only strategy that they may be of, if there is one. `given`: see `check_recorded_code`.
     """
+    check_recorded_code(recorded, where, given)
     strategy = type(builtin) if builtin is not None else strategy_class(str(recorded.get("strategy")))
     codec = codec_class(str(recorded.get("codec", NoCodec.name)))
     values = check_recorded(recorded, where, strategy, codec)

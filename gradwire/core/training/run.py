@@ -42,7 +42,8 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
     n_steps = options.epochs * options.plan(data.n_train).n_steps
     writes = options.checkpoint_every and launcher.is_first
     wanted = options.evaluator and launcher.is_first
-    evaluator = Evaluator(options.checkpoint_folder, options.timeout) if wanted else None
+    code = {"dataset": options.dataset, "model": options.model, "task": options.task}
+    evaluator = Evaluator(options.checkpoint_folder, options.timeout, code) if wanted else None
     # The folder of what is not finished is the first process's, for all ranks.
     claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
     with _telling_what_is_written(options), evaluator or nullcontext(), claim as folder:

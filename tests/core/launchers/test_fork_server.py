@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -69,14 +69,17 @@ def test_one_that_is_stopped_is_given_up_unless_something_happens_before(
 ) -> None:  # fmt: skip
     for name in ("_LEAST_PATIENCE_S", "_INTERRUPTED_S"):
         monkeypatch.setattr(fork_server, name, 0.5)
-    stopped, wait_for_pid = server(), forkserver.read_signed
+    stopped = server()
     stopped.suspend()
+    # A rank has been asked for, and waits for the fork server's first answer: from Python 3.14 on a challenge.
+    where, name = (connection, "answer_challenge") if sys.version_info >= (3, 14) else (forkserver, "read_signed")
+    wait = getattr(where, name)
 
-    def read(fd: int) -> int:
-        happens(stopped)  # a rank has been asked for, and the fork server has not answered
-        return int(wait_for_pid(fd))
+    def happens_first(*args: Any) -> Any:
+        happens(stopped)
+        return wait(*args)
 
-    monkeypatch.setattr(forkserver, "read_signed", read)
+    monkeypatch.setattr(where, name, happens_first)
     with pytest.raises(error) as caught:
         launch(get_rank, 2, timeout=timeout)
     assert error is KeyboardInterrupt or f"the fork server, from which they are made, {told}" in one_line(caught)

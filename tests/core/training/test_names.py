@@ -9,7 +9,7 @@ import pytest
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.names import make_strategy
 from strategies.asynchronous_server.downpour import Downpour
-from tests.runs import SMALL, arguments, metadata, said
+from tests.runs import SMALL, TRUSTED, arguments, metadata, said
 
 HEAD = """
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(
     assert f"--lr 0.02 (the default of {mine})" in text
     assert f"--optimizer adam (the default of {mine})" in text
     resumed, _ = train("--resume", "results/run.checkpoints", "--epochs", "2", "--checkpoint_dir", "more",
-                       "--run_name", "on")  # fmt: skip
+                       *TRUSTED, "--run_name", "on")  # fmt: skip
     assert {name: resumed["options"][name] for name in ("k", "lr")} == {"k": 3, "lr": 0.02}
 
 

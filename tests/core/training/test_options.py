@@ -38,9 +38,9 @@ def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> N
     one = kind(**{option.name: other_value(kind(), option.name) for option in dataclasses.fields(kind)})
     options = resolve(small(tmp_path, one, n_gpus=n_gpus_of(name, 3), momentum=0.9, slow=()))
     recorded = json.loads(json.dumps(options.recorded()))
-    assert options_from(recorded, "run.json") == options
+    assert options_from(recorded, "run.json", given=recorded) == options
     assert set(recorded) == {"strategy", *(option.name for option in dataclasses.fields(RunOptions))} | set(recorded)
-    again = options_from(recorded, "run.json", new=["momentum"])
+    again = options_from(recorded, "run.json", new=["momentum"], given=recorded)
     assert again.momentum == kind.traits.defaults.get("momentum", 0.9), "what is new has the strategy's default"
 
 

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.keys import Keys
 
 from gradwire.pictures import page
 from gradwire.pictures.finished import Recorded, load
 from gradwire.pictures.messages import with_messages
-from tests.browser import NEEDS_BROWSER, Browser
+from tests.browser import NEEDS_BROWSER, ActionChains, Browser, Keys
 from tests.pictures.samples import WORLDS
 
 N = WORLDS["ring_all_reduce"]

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.keys import Keys
 
 from gradwire.pictures.finished import Recorded
 from gradwire.pictures.messages import with_messages
-from tests.browser import Browser
+from tests.browser import ActionChains, Browser, Keys
 from tests.pictures.browser.helpers import MARKS, N, events_of, facts, is_in_view, moment, open_page, press
 
 pytestmark = MARKS

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from selenium.webdriver.common.keys import Keys
 
-from tests.browser import Browser
+from tests.browser import Browser, Keys
 from tests.pictures.browser.helpers import MARKS, events_of, is_in_view, moment, press
 from tests.ranks import wait_until
 

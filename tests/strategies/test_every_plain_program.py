@@ -1,0 +1,93 @@
+"""Every strategy takes the steps of its plain program, on float64; see `tests/strategies/plain`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from gradwire.core.training.names import strategy_class
+from gradwire.core.transports.base import Transport
+from strategies import Strategy
+from tests.strategies.kinds import fit, start, with_workers
+from tests.strategies.loops import N_SAMPLES, N_STEPS, Rank, Task
+from tests.strategies.plain import PlainRun, plain_module
+
+Kind = type[Strategy]
+EPOCHS = 3
+STEPS = EPOCHS * N_STEPS
+
+
+def trained(transport: Transport, task: Task) -> tuple[list[list[float]], pd.DataFrame]:
+    """Train for one long epoch, each worker at a pace of its own: the x after each of its steps, and the events."""
+    rank, seen = Rank(transport, task), []
+    transport.recorder.epoch, rank.strategy.descent.until = 1, EPOCHS * N_SAMPLES
+    if rank.is_server:
+        rank.strategy.serve()
+    else:
+        for i in rank.strategy.steps_of_epoch(0, STEPS):
+            transport.sleep(0.01 * (1 + 0.3 * rank.worker))
+            rank.take(i)
+            seen.append(rank.x().tolist())
+    rank.strategy.finish()
+    events = transport.recorder.frame()
+    rank.close()
+    return seen, events
+
+
+def assert_plain(kind: Kind, options: dict[str, Any], n_gpus: int = 4, clip_norm: float = 0.0) -> None:
+    """It takes the steps of its plain program, with these options, on about so many ranks."""
+    module = plain_module(kind)
+    if module is None:
+        where = "its own module" if ":" in kind.name else f"tests/strategies/plain/{kind.name}.py"
+        pytest.fail(f"{kind.name} has no plain program: write plain_program(run, options) in {where}", pytrace=False)
+    most = getattr(module, "WORKERS", None)
+    n_gpus = with_workers(kind, most) if most else fit(kind, n_gpus)
+    task = Task(kind(**options), n_gpus, getattr(module, "OPTIMIZER", "plain"), clip_norm)
+    seen, events = zip(*start(kind, trained, len(task.roles), task, record=True), strict=True)
+    found = [own for own, role in zip(seen, task.roles, strict=True) if role == "worker"]
+    run = PlainRun(task, STEPS, EPOCHS * N_SAMPLES, pd.concat(events, ignore_index=True))
+    expected = module.plain_program(run, task.strategy)
+    for own, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(own, dtype=torch.float64), plain, rtol=1e-9, atol=1e-11)
+
+
+def test_its_steps_are_those_of_its_plain_program(kind: Kind) -> None:
+    """With some of its options, on 4 ranks and on 3 in turn."""
+    for i, options in enumerate(getattr(plain_module(kind), "OPTIONS", [{}])):
+        assert_plain(kind, options, 4 - i % 2)
+
+
+# One of a user's own
+
+OWN = '''
+from dataclasses import dataclass
+import torch
+from strategies.local_models.local_sgd import LocalSGD
+
+@dataclass(kw_only=True)
+class Away(LocalSGD):
+    """Local SGD whose outer step goes away from the mean."""
+
+    outer_optimizer: str = "nesterov"
+
+    def end_round(self) -> None:
+        before = self.before.data.clone()
+        super().end_round()
+        self.replica.x.copy_(2 * before - self.replica.x)
+        self.before.data.copy_(self.replica.x)
+'''
+WITH_PROGRAM = f"{OWN}\nfrom tests.strategies.plain.local_sgd import plain_program\n"
+
+
+def test_a_wrong_sign_in_the_outer_step_is_found(own_module: Callable[[str], str]) -> None:
+    own = strategy_class(f"{own_module(WITH_PROGRAM)}:Away")
+    with pytest.raises(AssertionError, match="not close"):
+        assert_plain(own, {})
+
+
+def test_one_without_a_plain_program_is_told_to_write_it(own_module: Callable[[str], str]) -> None:
+    own = strategy_class(f"{own_module(OWN)}:Away")
+    with pytest.raises(pytest.fail.Exception, match=f"^{own.name} has no plain program: write plain_program"):
+        assert_plain(own, {})

@@ -199,6 +199,7 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
     ("given", "says"),
     [
         (["--script", "nowhere.py"], "--script nowhere.py: cannot be run"),
+        (["--script", "/dev/full"], "--script /dev/full: is no file"),
         (["--script", __file__, "--strategy", "gossip"], "--strategy"),
         (["--script", __file__, "--n_gpus", "0"], "--n_gpus 0: must be from 1 to 1024"),
         (["--script", __file__, "--bandwidth", "fast"], "--bandwidth fast: write a bandwidth"),

@@ -170,7 +170,7 @@ def gather_and_add(vector: torch.Tensor, transport: Transport, n: int = 0, ranks
     N, r = len(ranks), ranks.index(transport.rank)
     # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
     sent = [transport.isend(vector, ranks[(r + i) % N], "to everyone", n=n) for i in range(1, N)]
-    total, n_total = torch.zeros_like(vector), 0
+    total, n_total = torch.full_like(vector, -0.0), 0  # which leaves -0, a missing gradient, as it is
     for k in ranks:
         if k == transport.rank:
             total.add_(vector)

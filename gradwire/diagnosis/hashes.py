@@ -47,6 +47,10 @@ class Hashes:
             self._rows[name].append(value)
         self._batch = 0
 
+    def end(self, x: Sequence[torch.Tensor]) -> None:
+        """Note the parameters with which the run has ended."""
+        self._note("x", x)
+
     def update(self, descent: Descent) -> None:
         """Note the gradient that an update is given: of all parameters, or of a part of them."""
         gradients: Sequence[torch.Tensor | None] = [p.grad for p in descent.parameters]
@@ -59,7 +63,7 @@ class Hashes:
         self._rows["version"].append(descent.version)
 
     def arrays(self) -> Arrays:
-        """Return all of it, one row a step, and the names of the tensors: see `gradwire.diagnosis.why`."""
+        """Return all of it, one row a step, of x one more, and the tensors' names: see `gradwire.diagnosis.why`."""
         return {"names": np.array(self._layout.names)} | {name: np.array(rows) for name, rows in self._rows.items()}
 
     def _note(self, name: str, tensors: Sequence[torch.Tensor | None]) -> None:

@@ -105,14 +105,16 @@ def load(path: str) -> Hashed:
 
 
 def part(a: Hashed, b: Hashed) -> Parting | None:
-    """Return where the runs part; None: nowhere in the steps that both took."""
+    """Return where the runs part; None: nowhere in the steps that both took, nor at the end of both."""
     if a.names != b.names:
         raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
     begins = [int(run.workers[0]["step"][0]) for run in (a, b)]
     if begins[0] != begins[1]:
         raise BadRun(f"{b.run.path}: begins at step {begins[1] + 1}, the other at {begins[0] + 1}: one was resumed")
-    steps = min(len(one["x"]) for one in [*a.workers, *b.workers])
-    for step, kind in product(range(steps), ("x", "batch", "g", "u")):
+    workers = [*a.workers, *b.workers]
+    steps = min(len(one["g"]) for one in workers)
+    end = [(steps, "x")] if {len(one["g"]) for one in workers} == {steps} else []
+    for step, kind in [*product(range(steps), ("x", "batch", "g", "u")), *end]:
         for who in range(len(a.updates if kind == "u" else a.workers)):
             ours, theirs = (run.row(kind, step, who) for run in (a, b))
             if ours and theirs and len(tensors := differing(ours, theirs)):

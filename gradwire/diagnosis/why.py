@@ -174,12 +174,14 @@ def why(a: Hashed, b: Hashed) -> str:
     """Return as lines where two runs part, and why."""
     at = part(a, b)
     if at is None:
-        steps = [min(len(one["x"]) for one in run.workers) for run in (a, b)]
+        steps = [min(len(one["g"]) for one in run.workers) for run in (a, b)]
         longer = f"; A has {steps[0]} steps, B {steps[1]}" if steps[0] != steps[1] else ""
         return f"the same bits in all {min(steps)} steps: x, batches, gradients and updates{longer}"
     what, causes = _KINDS[at.kind]
-    step = 1 + int(a.workers[0]["step"][at.step])
-    when = f"epoch {1 + int((a.run.table.groupby('epoch')['step'].max() < step).sum())}, step {step}"
+    taken = a.workers[0]["step"]
+    step = 1 + int(taken[min(at.step, len(taken) - 1)])
+    after = "after " if at.step == len(taken) else ""
+    when = f"epoch {1 + int((a.run.table.groupby('epoch')['step'].max() < step).sum())}, {after}step {step}"
     lines = [f"A  {a.run.path}", f"B  {b.run.path}", f"part at   {when}: {what} {at.who}"]
     if at.kind != "batch":
         lines[-1] += f", first in {a.names[at.tensor]}"

@@ -3,6 +3,7 @@
 All of it is called on the hub.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.process_group import Collective, Message, Pending
 from gradwire.torch_scripts.replaced import replaced
-from gradwire.torch_scripts.threads import RankThread
+from gradwire.torch_scripts.threads import END_S, RankThread
 from gradwire.virtual_time.ranks import Ranks
 from gradwire.virtual_time.transport import Simulated
 from gradwire.virtual_time.world import World
@@ -81,8 +82,9 @@ class Engine(ABC, Generic[R]):
             try:
                 run()
             finally:
+                until = time.monotonic() + END_S
                 for rank in self.ranks:
-                    rank.kill()
+                    rank.kill(until)
 
     def live(self, rank: RankThread) -> None:
         """Let a rank run until it ends, and do what it asks for."""

@@ -42,6 +42,8 @@ class Script(Program):
         self.path, self.name, self.arguments = path, Path(path).name, [path, *arguments]
         self.folder = f"{Path(path).resolve().parent}{os.sep}"
         self._loaded = dict(sys.modules)
+        if Path(path).exists() and not Path(path).is_file():  # such as /dev/full, which has no end
+            raise UsageError(f"--script {path}: is no file; give a Python file")
         try:
             self._code = compile(Path(path).read_text(), str(Path(path).resolve()), "exec")
         except (OSError, ValueError, SyntaxError) as error:

@@ -5,9 +5,11 @@ script that waits inside a backward pass could not be suspended otherwise. The m
 run until that rank asks for something; what it asks for is done on the hub.
 """
 
+import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from traceback import walk_stack, walk_tb
@@ -18,7 +20,7 @@ import torch
 from greenlet import greenlet
 from torch import nn
 
-from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.errors import RunFailed, one_line
 from gradwire.core.transports.timing import cpu_seconds
 from gradwire.torch_scripts.process_state import Lines, ProcessState
 from gradwire.torch_scripts.script import Program
@@ -31,6 +33,8 @@ Request = Callable[[], Any]
 _LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
 _COMPUTES_S = 0.5  # seconds of all threads between two looks, below which it does not
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"  # a script may lie beside this package
+END_S = 1.0  # how long ranks that do not end by themselves are given
+_AGAIN_S = 0.05  # how often a rank that computes is told to end
 _here = threading.local()
 
 
@@ -62,7 +66,7 @@ class RankThread:
         self._request: Request | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
-        self._is_killed = self.is_over = False
+        self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
 
     # On the hub
@@ -72,6 +76,7 @@ class RankThread:
         self._state.install()
         if self._thread.ident is None:
             self._thread.start()
+        self._runs = True
         self._go.release()
         computed = sum(os.times()[:4])
         while not self._back.acquire(timeout=_LOOK_S):
@@ -82,17 +87,22 @@ class RankThread:
                     f"rank {self.rank} neither computes nor asks for anything, at {self._line(walk_stack(frame))}: "
                     "ranks are threads of one process, and it waits for what no other of them can do meanwhile"
                 )
+        self._runs = False
         if self.failure is not None:
             raise self.failure
         return self._request
 
-    def kill(self) -> None:
-        """End a rank that waits for an answer."""
+    def kill(self, until: float) -> None:
+        """End the rank, whether it waits for an answer or computes. After `until`, its thread is left behind."""
         self._is_killed = True
-        if self._thread.is_alive() and self._request is not None:
+        if self._thread.is_alive() and (self._runs or (self._request is not None and time.monotonic() < until)):
             self._state.install()
-            self._go.release()
-            self._back.acquire(timeout=_LOOK_S)
+            if not self._runs:
+                self._go.release()
+            while not self._back.acquire(timeout=_AGAIN_S):
+                _raise_in(self._thread)
+                if time.monotonic() > until:
+                    break
         for output in self._outputs:
             if isinstance(output, Lines):
                 output.end()
@@ -101,7 +111,8 @@ class RankThread:
 
     def ask(self, request: Request) -> Any:
         """Suspend this rank until the hub has done what is asked for; return what that returned. Raises Killed."""
-        if self._is_killed:
+        if self._is_killed:  # and has asked again
+            self._raise_in_lines()
             raise Killed
         self.at = self._line(walk_stack(sys._getframe(1)))
         self._request = request
@@ -142,7 +153,7 @@ class RankThread:
         except RunFailed as error:
             self.failure = error
         except BaseException as error:
-            what = f"raised {type(error).__name__}: {error}"
+            what = f"raised {one_line(error)}"
             if isinstance(error, SystemExit):
                 what = f"exited with {error.code}"
             frames = reversed([*walk_tb(error.__traceback__)])
@@ -152,6 +163,19 @@ class RankThread:
         self.note()
         self._back.release()
 
+    def _raise_in_lines(self) -> None:
+        """Raise Killed once more in the next line of the script: a bare `except` catches what is raised in a call."""
+
+        def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+            if event == "line":
+                raise Killed
+            return trace
+
+        for frame, _ in walk_stack(sys._getframe(1)):
+            if frame.f_code.co_filename.startswith(self._script.folder):
+                frame.f_trace = trace
+        sys.settrace(lambda *_: None)
+
     def _line(self, frames: Iterable[tuple[FrameType, int]]) -> str:
         """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
         folder = self._script.folder
@@ -159,6 +183,11 @@ class RankThread:
             if (file := frame.f_code.co_filename).startswith(folder) and not file.startswith(_OURS):
                 return f"{file[len(folder) :]}:{line}"
         return self.at
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    """Raise Killed in a thread, as soon as it runs Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Killed))
 
 
 def here() -> RankThread | None:

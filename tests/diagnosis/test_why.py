@@ -248,6 +248,26 @@ def test_where_they_part_is_the_first_step_and_tensor(tmp_path: Path) -> None:
     assert "part at   epoch 1, step 3: the gradient that is applied, on updating rank 0" in text
 
 
+def test_a_difference_in_the_last_update_is_found(tmp_path: Path) -> None:
+    def changed(step: Any, descent: Descent, *a: Any, **k: Any) -> None:
+        step(descent, *a, **k)
+        if descent.version == 12 and descent.parameters[0].data_ptr() in last:
+            descent.parameters[0].data[0] += 1
+
+    last: set[int] = set()
+
+    def note(rank: _Rank, i: int) -> None:
+        if rank.transport.rank == 1:
+            last.add(rank.replica.x.data_ptr())
+
+    make(tmp_path, "a")
+    with before_step(note)(), around(Descent, "step", changed)():
+        make(tmp_path, "b")
+    _, text = said_by(lambda: why.main([str(tmp_path / "a"), str(tmp_path / "b")]))
+    assert "part at   epoch 3, after step 12: the parameters x of worker 1" in text
+    assert "x of worker 1 was changed by something else than the update" in text
+
+
 def test_runs_that_cannot_be_compared_are_named_in_one_line(tmp_path: Path) -> None:
     make(tmp_path, "a")
     make(tmp_path, "other", model="tests.workload:batch_norm")

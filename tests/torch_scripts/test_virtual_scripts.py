@@ -1,9 +1,11 @@
 """A torch.distributed script on the virtual cluster: the results of gloo, exact bytes and seconds, mistakes named."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 from benchmarks import ddp_steps
 from gradwire.core.records.errors import RunFailed
+from gradwire.every_order import explore
 from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts import threads
 from gradwire.torch_scripts.collectives import plans
@@ -126,6 +129,8 @@ def test_another_all_reduce_takes_its_own_time() -> None:
         ("circle", "rank 0 waits in recv of (4,) float32 from rank 1 at mistakes.py:14; rank 1 waits in recv of"),
         ("sends first", "rank 0 waits in send of (4,) float32 to rank 1 at mistakes.py:16"),
         ("left", "rank 0 waits in barrier at mistakes.py:32 for rank 1; ended: rank 1"),
+        ("catches all", "rank 0 waits in recv of (4,) float32 from rank 1 at mistakes.py:62; rank 1 waits in recv of"),
+        ("has no text", "rank 0 raised Mute, at mistakes.py:71"),
         ("no backward", "rank 0 waits in all_reduce of (12,) float32, SUM at mistakes.py:37 for rank 1"),
     ],
 )  # fmt: skip
@@ -142,6 +147,14 @@ def test_a_rank_that_blocks_what_all_need_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(threads, "_COMPUTES_S", 0.1)
     with pytest.raises(RunFailed, match=r"rank 1 neither computes nor asks for anything, at mistakes\.py:50"):
         run("mistakes.py", 2, "blocks")
+
+
+@pytest.mark.parametrize("command", [simulate.main, explore.main])
+def test_an_interrupt_ends_a_rank_that_computes(command: Callable[[list[str]], int]) -> None:
+    given = ["--script", str(SCRIPTS / "mistakes.py"), "--", "is interrupted"]
+    before = set(threading.enumerate())
+    assert said_by(lambda: command(given)) == (128 + signal.SIGTERM, "\nerror: ended by SIGTERM; nothing was written\n")
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("rank ")]
 
 
 def test_the_process_is_as_before() -> None:
@@ -186,6 +199,7 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
     ("given", "says"),
     [
         (["--script", "nowhere.py"], "--script nowhere.py: cannot be run"),
+        (["--script", "/dev/full"], "--script /dev/full: is no file"),
         (["--script", __file__, "--strategy", "gossip"], "--strategy"),
         (["--script", __file__, "--n_gpus", "0"], "--n_gpus 0: must be from 1 to 1024"),
         (["--script", __file__, "--bandwidth", "fast"], "--bandwidth fast: write a bandwidth"),

@@ -157,8 +157,10 @@ def guarded(work: Callable[[], object], kept: str | None = None) -> int:
             code = error.exit_code if isinstance(error, RunFailed) else 2
         except KeyboardInterrupt as error:
             kept = kept or (error.args[1] if len(error.args) > 1 else "nothing was written")
-            print(f"\nerror: ended by {signal.Signals(number_of(error)).name}; {kept}", file=sys.stderr)
-            code = 128 + number_of(error)
+            came = error.args  # a signal has its number
+            what = f"ended by {signal.Signals(number_of(error)).name}" if came else "the code raised KeyboardInterrupt"
+            print(f"\nerror: {what}; {kept}", file=sys.stderr)
+            code = 128 + number_of(error) if came else 1
         output.flush()
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)  # all is done, and said

@@ -160,6 +160,7 @@ class Strategy(ABC):
         transport.recorder.follow(sources(type(self)))
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
         self.descent.after_update = after_update
+        self.descent.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
         self.setup()

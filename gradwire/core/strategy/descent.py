@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
 from gradwire.core.strategy.kept import nbytes_of
+from gradwire.core.strategy.missing import Missing, left_out
 
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 Schedule = Callable[[float], float]
@@ -42,6 +43,9 @@ class Descent:
     the norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
     all workers to a factor of the learning rate of each group.
 
+    `lacking` are the numbers of the tensors that may have no gradient, in which case it is -0: such a tensor keeps its
+    value and its state. `missing` finds them in a gradient.
+
     `version` counts the updates. `samples` are those whose gradients x has taken in, of all workers, as far as this
     rank knows; `processed` counts also those whose gradients no update used, and is what the schedule counts.
     """
@@ -64,6 +68,7 @@ class Descent:
         self.before_update: Callable[[], None] = lambda: None  # called when the parameters hold their gradients
         self.after_update: Callable[[], None] = lambda: None  # on a server, called when all has been done for a version
         self.until: float = math.inf  # samples with which the epoch ends, where a server ends it
+        self.lacking: set[int] = set()
         self.version = 0
         self.samples = 0
         self.processed = 0.0
@@ -82,6 +87,7 @@ class Descent:
         `norm` returns the norm of the whole gradient, given that of the parts.
         """
         self._norm, layout, x = norm, self._layout, parameters[0]
+        self.missing = Missing(layout.slices, [slice(0, layout.n)] if parts is None else parts, x.device)
         if self.is_flat:
             if parts is not None and not packed:
                 parameters = tuple(x[part] for part in parts)
@@ -152,7 +158,8 @@ class Descent:
             self._set_rates(processed)
             if self.clip_norm:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
-            self.optimizer.step()
+            with left_out(self.optimizer, self._lacking()):
+                self.optimizer.step()
         self.count(n_samples, processed)
 
     @cached_property
@@ -169,13 +176,26 @@ class Descent:
             self.parameters[i].grad = None
         with self._recorder.phase("update", sum(self._sizes[i] for i in taken) / self._layout.n):
             self._set_rates(n_samples)
-            self.optimizer.step()
+            with left_out(self.optimizer, self._lacking()):
+                self.optimizer.step()
         self._taken += taken
 
     def _give(self, g: torch.Tensor) -> None:
         gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
         for i, gradient in zip(self.own, gradients, strict=True):
             self.parameters[i].grad = gradient
+
+    def _lacking(self) -> Iterator[tuple[nn.Parameter, slice]]:
+        """Yield the parts of parameters that tensors are which may have no gradient."""
+        if not self.is_flat:
+            yield from ((self.parameters[i], slice(0, self._sizes[i])) for i in self.lacking.intersection(self.own))
+            return
+        ends = list(itertools.accumulate(self._sizes))
+        for place in (place for i in self.lacking for place in self.missing.places[i]):
+            for p, end in zip(self.parameters, ends, strict=True):
+                start, stop = max(place.start - end + p.numel(), 0), min(place.stop - end, 0) + p.numel()
+                if start < stop:
+                    yield p, slice(start, stop)
 
     def _set_rates(self, processed: float) -> None:
         if self.schedule:

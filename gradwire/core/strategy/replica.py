@@ -46,6 +46,7 @@ class Replica(Passes):
         self._adopted: Message | None = None
         self.collects = True  # whether the backward pass puts each gradient into g as soon as it is complete
         self.collected = False  # whether `collect` was called since the caller last set this to False
+        self.lacking: set[int] = set()  # parameters that the last backward pass has given no gradient
         self._early: set[int] = set()  # gradients that a backward pass has put into g since the last `collect`
         for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
                              *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
@@ -96,7 +97,7 @@ class Replica(Passes):
         """Free what training has allocated."""
 
     def collect(self) -> torch.Tensor:
-        """Return g [n], the gradient that the last backward pass left; missing gradients count as zero.
+        """Return g [n], the gradient that the last backward pass left; missing gradients are -0: see `missing`.
 
         Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
         so parameters that were adopted are given back: until the next ones come, x is not to be read.
@@ -127,11 +128,8 @@ class Replica(Passes):
         """Copy the gradient of parameter `i` to its place in g."""
         parameter, view = self.parameters[i], self._gradients[i]
         if parameter.grad is not view:
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
-            parameter.grad = view
+            self._copy_gradient(i, view)
+        parameter.grad = view
 
     # Blocks, for who keeps no x or g of all
 
@@ -140,10 +138,19 @@ class Replica(Passes):
         return blocks_of(self.model, self.layout, names)
 
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:
-        """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one counts as zero."""
+        """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one is -0."""
         for i, view in zip(block.tensors, self.layout.views(out, block.tensors), strict=True):
-            gradient, self.parameters[i].grad = self.parameters[i].grad, None
-            view.zero_() if gradient is None else view.copy_(gradient)
+            self._copy_gradient(i, view)
+            self.parameters[i].grad = None
+
+    def _copy_gradient(self, i: int, view: torch.Tensor) -> None:
+        gradient = self.parameters[i].grad
+        if gradient is None:
+            self.lacking.add(i)
+            view.fill_(-0.0)
+        else:
+            self.lacking.discard(i)
+            torch.add(gradient.detach(), 0.0, out=view)  # -0 becomes 0
 
     def give(self, block: Block, vector: torch.Tensor) -> None:
         """Point a block's parameters at `vector` [n], without copying."""

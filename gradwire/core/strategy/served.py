@@ -70,11 +70,17 @@ class Served(Strategy):
         `processed`: how many times their samples the workers have computed on for this step.
         """
         mean, used = Mean(self.replica.g), []
+        missing: set[int] | None = set() if self.coding else None  # in all of them; a code does not tell
         for gradient in gradients:
+            if missing is None or missing:
+                missing_here = self.descent.missing.find(gradient.vector)
+                missing = missing_here if missing is None else missing & missing_here
             mean.add(gradient.vector, gradient.n)
             used.append(gradient.log_receipt())
             self.workers.record_applied(gradient)
         g = mean.copied() if self.descent.clip_norm else mean.g  # it is bounded in place
+        self.descent.lacking = missing or set()
+        self.descent.missing.mark(g, self.descent.lacking)
         self.descent.step(g, mean.n, processed=mean.n * processed)
         for gradient in used:
             gradient.release()

@@ -56,6 +56,8 @@ def train_rank(
                 rank.run_epoch(epoch)
         if rank.scalars:
             rank.scalars.close()
+        if rank.hashes and not rank.is_server:
+            rank.hashes.end(trained(rank.model))
         hashes = rank.hashes.arrays() if rank.hashes else {}
         return result_of(rank.strategy, rank.replica, transport, options, data, hashes)
 

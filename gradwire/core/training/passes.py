@@ -54,7 +54,7 @@ def shares_of(model: nn.Module, compute: Callable[[], object]) -> tuple[float, .
         own = [p for p in module.parameters(recurse=False) if id(p) in weights]
         n = sum(p.numel() for p in own)
         for p in own:
-            weights[id(p)] += counts.get(f"{type(model).__name__}.{name}", 0) * p.numel() / n
+            weights[id(p)] += counts.get(f"{type(model).__name__}.{name}", 0) * p.numel() / max(n, 1)
     if not any(weights.values()):
         weights = {id(p): float(p.numel()) for p in trained(model)}
     total = sum(weights.values())

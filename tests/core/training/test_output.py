@@ -49,6 +49,14 @@ def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixtu
     )
 
 
+def test_an_interrupt_that_no_signal_brought_is_the_codes(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    assert guarded(work) == 1
+    assert capfd.readouterr().err == "\nerror: the code raised KeyboardInterrupt; nothing was written\n"
+
+
 def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
     written = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")) as stream:

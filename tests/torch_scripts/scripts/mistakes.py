@@ -56,3 +56,23 @@ elif name == "world":
     dist.init_process_group("gloo", rank=rank, world_size=7)
 elif name == "small outputs":
     dist.all_gather([torch.zeros(5) for _ in range(world_size)], torch.zeros(3))
+elif name == "catches all":
+    while True:
+        try:  # noqa: SIM105
+            dist.recv(t, 1 - rank)
+        except:  # noqa: E722 - as users write
+            pass
+elif name == "has no text":
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    raise Mute
+elif name == "is interrupted":
+    import signal
+    import time
+
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    while True:
+        time.sleep(0)

@@ -4,9 +4,9 @@ python simulate.py --strategy async_param_server --n_gpus 16 --bandwidth 1gbit -
 
 python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep bandwidth=1gbit,10gbit
 
-python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --bandwidth 400gbit --compute 0.4s
+python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --compute 0.4s
 
-python simulate.py --script train_ddp.py --n_gpus 16 --bandwidth 1gbit --compute 20ms    # --help after it: its options
+python simulate.py --script train_ddp.py --n_gpus 16 --compute 20ms    # a script of yours
 
 The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
 rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.
@@ -50,6 +50,10 @@ from gradwire.virtual_time.meta_models import sizes_of
 from gradwire.virtual_time.network import Network
 
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
+
+_FIRST = (  # of --help
+    "n_gpus", "bandwidth", "latency", "compute", "parameters", "sweep", "epochs", "batch_size", "results_dir"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_script(given):
             simulate_script(given, __doc__ or "")
             return
-        options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
+        options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions, _FIRST)
         if chosen.sweep or chosen.fits_gb is not None:
             sweep(given, chosen)
         else:

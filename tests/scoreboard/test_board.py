@@ -252,7 +252,7 @@ def test_a_record_beats_every_other_entry(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert EXAMPLE
     (tmp_path / "growing.py").write_text(EXAMPLE[1])
-    command = [sys.executable, str(ROOT / "scoreboard.py"), "growing:Growing", "--results_dir=kept"]
+    command = [sys.executable, "-m", "gradwire", "scoreboard", "growing:Growing", "--results_dir=kept"]
     run = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
         start_new_session=True,

@@ -1,9 +1,11 @@
 """What a strategy is: what happens between `backward()` and the next `forward()`, and what is known of it before."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +22,8 @@ from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weigh
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
 from gradwire.networks.graph import Graph
+
+_STRATEGIES = Path(__file__).resolve().parents[3] / "strategies"
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,10 @@ class Strategy(ABC):
     choice: ClassVar[Choice | None] = None  # of an instance that has begun, if it chooses between algorithms
 
     def __init_subclass__(cls) -> None:
-        package, _, module = cls.__module__.rpartition(".")
         if "name" not in vars(cls):
-            cls.name = module if package.split(".")[0] == "strategies" else f"{cls.__module__}:{cls.__qualname__}"
+            file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+            is_ours = _STRATEGIES in Path(file).resolve().parents  # the user may have a package of that name too
+            cls.name = cls.__module__.rpartition(".")[2] if is_ours else f"{cls.__module__}:{cls.__qualname__}"
 
     # What is known before it starts
 

@@ -49,9 +49,10 @@ class Lines(io.TextIOBase):
         self._to.flush()
 
     def end(self) -> None:
-        """Finish the last line."""
+        """Finish the last line, and close: later, what it writes to may be closed."""
         if self._begun:
             self.write("\n")
+        self.close()
 
 
 class ProcessState:

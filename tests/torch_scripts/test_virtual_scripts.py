@@ -1,5 +1,6 @@
 """A torch.distributed script on the virtual cluster: the results of gloo, exact bytes and seconds, mistakes named."""
 
+import io
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from gradwire.every_order import explore
 from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts import threads
 from gradwire.torch_scripts.collectives import plans
+from gradwire.torch_scripts.process_state import Lines
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
 from gradwire.virtual_time import simulate
@@ -214,3 +216,14 @@ def test_bad_input_is_one_line(given: list[str], says: str, tmp_path: Path) -> N
     assert code == 2
     assert says in text
     assert not (tmp_path / "new").exists()
+
+
+def test_the_output_of_a_rank_asks_nothing_of_a_stream_that_is_closed_after_it() -> None:
+    stream = io.StringIO()
+    lines = Lines(1, stream)
+    lines.write("one\ntw")
+    lines.write("o")
+    lines.end()
+    assert stream.getvalue() == "rank 1: one\nrank 1: two\n"
+    stream.close()
+    lines.close()  # as Python does with all that nobody refers to

@@ -124,7 +124,7 @@ def test_all_orders_find_each_planted_bug_and_none_without_it(bug: str) -> None:
     found = examine(wrong, deaths=deaths, until_broken=True).counterexample
     assert found is not None
     assert found.broken in found.text()
-    assert examine(right, deaths=deaths, at_most=300, random=10).counterexample is None
+    assert examine(right, deaths=deaths, at_most=100, random=0).counterexample is None
 
 
 def test_random_orders_find_a_bug_as_often_as_is_said() -> None:

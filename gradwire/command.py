@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NOTHING = "nothing was written"
@@ -62,11 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from gradwire.core.records.errors import nearest
 
         return _refuse(f"gradwire {name}: there is no such command; {nearest(name, list(modules))}see gradwire --help")
-    prefer_the_users_modules()
+    sys.path[:] = path_from(os.getcwd())
     if modules[name].startswith("lessons.") and find_spec("lessons") is None:
         return _refuse(f"gradwire {name}: the course is not installed; run this in a clone of the repository")
-    if arguments is None and Path(sys.argv[0]).stem in ("gradwire", "__main__"):
-        sys.argv[0] = f"gradwire {name}"  # in the usage line of its --help
+    if arguments is None:  # in the usage line of its --help
+        sys.argv[0] = f"{'python -m ' if Path(sys.argv[0]).stem == '__main__' else ''}gradwire {name}"
     return run(name, modules[name], rest)
 
 
@@ -83,14 +84,18 @@ def run(name: str, module: str, arguments: Sequence[str]) -> int:
     return result
 
 
-def prefer_the_users_modules() -> None:
-    """Have modules of the current folder found before any other, and those beside this package last.
+def path_from(folder: str) -> list[str]:
+    """Return sys.path with this folder of the user's first and, if this package is in a clone, the clone's folder last.
 
-    Where this package is in a clone, the clone's folder has scripts and folders with names that users take too.
+    The clone has scripts and folders with names that users take too. It stays before another copy of this package,
+    which new processes would load otherwise.
     """
-    others = [path for path in sys.path if path and Path(path).resolve() not in (_ROOT, Path.cwd())]
-    is_clone = (_ROOT / "pyproject.toml").exists()
-    sys.path[:] = [os.getcwd(), *others] + ([str(_ROOT)] if is_clone else [])
+    last = [str(_ROOT)] if (_ROOT / "pyproject.toml").exists() else []
+    moved = [Path(path).resolve() for path in (folder, *last)]
+    others = [path for path in sys.path if path and Path(path).resolve() not in moved]
+    copies = [at for at, path in enumerate(others) if (Path(path) / "gradwire" / "command.py").exists()]
+    at = min(copies, default=len(others))
+    return [folder, *others[:at], *last, *others[at:]]
 
 
 def help_text() -> str:
@@ -118,6 +123,11 @@ def _refuse(text: str) -> int:
     return 2
 
 
+def refuse_former(former: str, new: str) -> NoReturn:
+    """End a command that has another name now."""
+    sys.exit(_refuse(f"{former} is now {new}"))
+
+
 def _before_training(arguments: Sequence[str]) -> int | None:
     """Refuse typos and print `--list` without loading torch; then have the fork server load it meanwhile."""
     from gradwire.core.launchers import preload, warm_up
@@ -131,6 +141,8 @@ def _before_training(arguments: Sequence[str]) -> int | None:
         check_names(arguments)
         if list(arguments) == ["--list"] and listed():
             return guarded(lambda: print(listed()))
+        if {"-h", "--help"} & set(arguments):
+            return None  # no rank is started
         preload("gradwire.core.training.preload")
         with interrupts_wait():
             warm_up()  # first: the fork server loads torch while this process does

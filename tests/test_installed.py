@@ -2,16 +2,16 @@
 
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from tests.ranks import LIMIT
 from tests.runs import ROOT
+from tests.test_names import output_of, use_own_modules
 from tests.test_readme import OWN_LOOP
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end]
@@ -19,12 +19,7 @@ NOT_BUILT = (".*", "build", "*.egg-info", "results", "tests", "experiments", "le
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
-        [*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=4 * LIMIT, check=False,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of(*command, cwd=cwd, PATH="/usr/bin:/bin")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +33,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "venv", with_pip=False)
     own = folder / "venv" / "bin" / "python"
     (wheel,) = folder.glob("gradwire-*.whl")
+    top = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"gradwire", "strategies"}
     call(*pip, "--python", own, "install", "--no-deps", wheel, cwd=folder)
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")
     (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")  # read after the environment's own
@@ -71,3 +68,17 @@ def test_runs_are_made_and_shown_in_another_folder(python: Path, tmp_path: Path)
     call(python, "-m", "gradwire", "page", "results/ring", cwd=tmp_path)
     (page,) = (tmp_path / "results").glob("*.html")
     assert "reduce_scatter\\u003c" in page.read_text(encoding="utf-8")
+
+
+def test_the_users_modules_win_over_installed_ones(python: Path, tmp_path: Path) -> None:
+    gradwire = python.parent / "gradwire"
+    use_own_modules(tmp_path, python, (gradwire, "simulate"), (gradwire, "train"))
+
+
+def test_the_users_module_finds_the_installed_strategies(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom strategies import RingAllReduce\n\n"
+        "@dataclass(kw_only=True)\nclass X(RingAllReduce):\n    'A ring.'\n"
+    )
+    train = (python.parent / "gradwire", "train", "--strategy", "mine:X", "--n_gpus", "2", "--epochs", "1")
+    assert call(*train, cwd=tmp_path).startswith("strategy mine:X, n_gpus 2")

@@ -217,7 +217,7 @@ def load(path: str) -> Recorded:
     raise BadRun(f"{run}.json: its deaths are not a list of ranks{_CURE}")
 
 
-_LEFT_OUT = ("strategy", "n_gpus", "epochs", "run_name", "results_dir", "save", "checkpoint_dir")
+LEFT_OUT = ("strategy", "n_gpus", "epochs", "run_name", "results_dir", "save", "checkpoint_dir")
 
 
 def differing_options(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -225,7 +225,7 @@ def differing_options(runs: Sequence[Run]) -> dict[str, list[str]]:
 
     Without what says only where files are, and without strategy, n_gpus and epochs, which every table shows.
     """
-    names = dict.fromkeys(name for run in runs for name in run.options if name not in _LEFT_OUT)
+    names = dict.fromkeys(name for run in runs for name in run.options if name not in LEFT_OUT)
     values = {name: [_shown(run.options.get(name)) for run in runs] for name in names}
     return {name: of_runs for name, of_runs in values.items() if len(set(of_runs)) > 1}
 

@@ -1,7 +1,8 @@
 """Draw how finished runs learned: `python -m gradwire plot RESULTS_DIR/*.json [--out FILE.png]`.
 
 Writes one picture of small panels: held-out scores and training loss, each against epochs, seconds and bytes, one
-line a run. Without --out it is RUN.curves.png for one run, and curves.png beside the first for several.
+line a run; runs of several seeds are one line, their mean, in the shade of their range. Without --out it is
+RUN.curves.png for one run, and curves.png beside the first for several.
 `draw_sweep` draws what `simulate.py --sweep` has run.
 """
 
@@ -25,6 +26,7 @@ from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullFormatter
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.tables import scores, workers
 from gradwire.pictures.finished import RUNS, BadRun, Run, command, find_runs, shortened, writing
+from gradwire.pictures.seeds import groups, name_of
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; then again with other dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -69,7 +71,10 @@ def picture(runs: Sequence[Run]) -> Figure:
 
     A loss that stopped being a number ends in a cross, and the legend says so.
     """
-    curves = [curve(run) for run in runs]
+    alike = groups(runs)
+    spreads = [pd.concat([curve(run) for run in group]).groupby("epoch") for group in alike]
+    sizes = map(len, alike)
+    curves = [(rows.sum(min_count=n) / n).reset_index() for rows, n in zip(spreads, sizes, strict=True)]
     every = pd.concat(curves)
     most = every["bytes"].max()
     scale, unit = next((size, name) for size, name in _UNITS if most >= 2 * size or size == 1)
@@ -80,7 +85,7 @@ def picture(runs: Sequence[Run]) -> Figure:
     others = [name for name in every if name not in ("epoch", "seconds", "bytes", *_LABELS)]
     measures = [name for name in ("accuracy", *others, "loss") if every[name].notna().any()] or ["loss"]
     diverged = [bool(rows["loss"].notna().any() and math.isnan(rows["loss"].iloc[-1])) for rows in curves]
-    names = [_name(run) + ("\n(diverged)" if lost else "") for run, lost in zip(runs, diverged, strict=True)]
+    names = [_name(name_of(of)) + ("\n(diverged)" if lost else "") for of, lost in zip(alike, diverged, strict=True)]
     lines = 1 + sum(name.count("\n") + 1.4 for name in names)
     figure = Figure((9.0, max(2.4 * len(measures) + 0.4, 0.17 * lines)), dpi=100, layout="constrained")
     grid = figure.subplots(len(measures), len(across), sharex="col", sharey="row", squeeze=False)
@@ -90,6 +95,10 @@ def picture(runs: Sequence[Run]) -> Figure:
             for number, rows in enumerate(curves):
                 known, style = rows.reindex(columns=[x, measure]).dropna(), _style(number)
                 axes.plot(known[x], known[measure], label=str(number), **style)
+                least, greatest = (
+                    found[measure].reindex(rows["epoch"]) for found in (spreads[number].min(), spreads[number].max())
+                )
+                _shade(axes, rows[x], least, greatest, style["color"])
                 if diverged[number] and measure == "loss":
                     axes.plot(known[x].iloc[-1:], known[measure].iloc[-1:], "x", color=style["color"], markersize=8)
             title = f"{measure} against {against}"
@@ -108,9 +117,11 @@ def picture(runs: Sequence[Run]) -> Figure:
     if "loss" in measures and len(losses) and losses.max() > _LOG_FROM * losses.min():
         grid[-1, 0].set_yscale("log")
         grid[-1, 0].yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
-    if len(runs) > 1:
+    if len(alike) > 1:
         figure.draw_without_rendering()
-        notes = notes_on_covered(grid.flat, {str(number): shortened(run.name, 16) for number, run in enumerate(runs)})
+        notes = notes_on_covered(
+            grid.flat, {str(number): shortened(name_of(of), 16) for number, of in enumerate(alike)}
+        )
         handles = []
         for number, name in enumerate(names):
             note = notes.get(str(number), "").replace("$", r"\$")
@@ -156,9 +167,9 @@ def _style(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.3}
 
 
-def _name(run: Run) -> str:
+def _name(name: str) -> str:
     """Return the name of a run in short lines, for a narrow legend: each ends in a dash or an underscore, if it can."""
-    short = shortened(run.name, _NAME_LINES * _NAME_WIDTH)
+    short = shortened(name, _NAME_LINES * _NAME_WIDTH)
     lines = re.findall(rf".{{1,{_NAME_WIDTH}}}(?:(?<=[-_ ])|$)|.{{1,{_NAME_WIDTH}}}", short)
     return "\n".join(lines).replace("$", r"\$")
 
@@ -167,7 +178,7 @@ def _title(runs: Sequence[Run], names: Sequence[str]) -> str:
     trained = {f"{run.options.get('model')} on {run.options.get('dataset')}" for run in runs if run.options}
     ranks = {f"{run.table['strategy'].iloc[0]}, n_gpus {run.table['n_gpus'].iloc[0]}" for run in runs}
     what = [*(ranks if len(ranks) == 1 else [f"{len(runs)} runs"]), *(trained if len(trained) == 1 else [])]
-    return textwrap.fill(", ".join(what), 110) + (f"\n{names[0]}" if len(runs) == 1 else "")
+    return textwrap.fill(", ".join(what), 110) + (f"\n{names[0]}" if len(names) == 1 else "")
 
 
 def draw_sweep(frame: pd.DataFrame, others: Sequence[str], path: Path, given: str = "") -> None:
@@ -217,7 +228,8 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: st
     firsts, rests = list(frame[names[0]].unique()), list(frame[names[1:]].drop_duplicates().itertuples(index=False))
     drawn: list[tuple[tuple[str, ...], pd.Series, Line2D]] = []
     for values, line in frame.groupby(names, sort=False):
-        rest, curve = tuple(values[1:]), line.set_index("workers")[what].sort_index()
+        of_seeds = line.groupby("workers")[what]
+        rest, curve = tuple(values[1:]), of_seeds.mean()
         for other, like, same in drawn:
             if other == rest and like.index.equals(curve.index) and np.allclose(like, curve, rtol=0.01):
                 first, comma, more = str(same.get_label()).partition(", ")
@@ -229,11 +241,18 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: st
             label = ", ".join(str(value) for value in values)
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
             drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
+            _shade(axes, curve.index, of_seeds.min(), of_seeds.max(), colour)
+
+
+def _shade(axes: Axes, x: Any, least: Any, greatest: Any, colour: str) -> None:
+    """Shade the range of several seeds, if there are several."""
+    if not np.array_equal(least, greatest, equal_nan=True):
+        axes.fill_between(x, least, greatest, color=colour, alpha=0.2, linewidth=0)
 
 
 def _write(given: Namespace) -> str:
     runs = find_runs(given.paths, given.last)
-    if len(runs) > MOST:
+    if len(groups(runs)) > MOST:
         raise BadRun(f"{len(runs)} runs are too many to tell apart; give {MOST} or fewer, or --last {MOST}")
     beside = f"{runs[0].path}.curves.png" if len(runs) == 1 else runs[0].path.with_name("curves.png")
     png = Path(given.out or beside)

@@ -1,26 +1,47 @@
-"""A Python file with torch.distributed, as torchrun would run it: its ranks are threads, an engine has their calls."""
+"""A file or function with torch.distributed, as torchrun would run it, its ranks being threads of this process."""
 
+import inspect
 import os
+import pickle
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from gradwire.command import path_from
+from gradwire.core.launchers.by_value import dumps
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.errors import UsageError
 from gradwire.torch_scripts.process_state import ProcessState
 
 
-class Script:
+class Program(ABC):
+    """What every rank runs."""
+
+    name: str
+    arguments: list[str]  # its sys.argv
+    folder: str  # its sources' names begin with this; errors and records name their lines
+
+    @abstractmethod
+    def run(self, state: ProcessState) -> Any:
+        """Run it in the process of a rank; return its result."""
+
+
+class Script(Program):
     """A Python file and its arguments. Raises UsageError."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
-        self.path, self.arguments = path, [path, *arguments]
+        self.path, self.name, self.arguments = path, Path(path).name, [path, *arguments]
         self.folder = f"{Path(path).resolve().parent}{os.sep}"
-        self._loaded = set(sys.modules)
+        self._loaded = dict(sys.modules)
         if Path(path).exists() and not Path(path).is_file():  # such as /dev/full, which has no end
             raise UsageError(f"--script {path}: is no file; give a Python file")
         try:
@@ -31,7 +52,8 @@ class Script:
     def forget(self) -> None:
         """Let the modules beside the script be loaded once more."""
         for name, module in list(sys.modules.items()):
-            if name not in self._loaded and str(getattr(module, "__file__", "")).startswith(self.folder):
+            is_beside = str(getattr(module, "__file__", "")).startswith(self.folder)
+            if is_beside and module is not self._loaded.get(name) and name.partition(".")[0] != "gradwire":
                 del sys.modules[name]
 
     def run(self, state: ProcessState) -> None:
@@ -40,13 +62,68 @@ class Script:
         exec(self._code, state.main.__dict__)
 
 
+class Function(Program):
+    """A function and its arguments, of which each rank has copies, with the globals that it uses. Raises UsageError."""
+
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
+        inner: Any = inspect.unwrap(function)
+        while isinstance(inner, partial):
+            inner = inspect.unwrap(inner.func)
+        try:
+            file = inspect.getfile(inner if hasattr(inner, "__code__") else type(inner).__call__)
+        except (TypeError, AttributeError):
+            raise UsageError(f"function={function!r}: is no function written in Python; give one") from None
+        self.name = getattr(inner, "__name__", type(inner).__name__)
+        self.arguments = [self.name]
+        self.folder = f"{os.path.dirname(file)}{os.sep}" if os.sep in file else "<"  # so begin the names of some cells
+        self._copied = dumps((function, tuple(arguments)), "the ranks")
+        self._main = vars(sys.modules["__main__"])
+
+    def run(self, state: ProcessState) -> Any:
+        """Call a copy of it; what it defines in `__main__` is found there."""
+        state.main.__dict__.update(self._main)
+        function, arguments = pickle.loads(self._copied)
+        return function(*arguments)
+
+
 @contextmanager
-def ranks_alone(script: Script) -> Iterator[None]:
+def modules_as_under_torchrun(script: Script) -> Iterator[None]:
+    """In the block, imports find what a process of the script's own would: what is beside it first, the clone last.
+
+    What this process has loaded by a name that is another module there is put aside, but for the standard library.
+    """
+    path = path_from(script.folder.rstrip(os.sep))
+    kept = {"gradwire", "__main__", *sys.stdlib_module_names}
+    loaded = {name: module for name, module in sys.modules.items() if "." not in name and name not in kept}
+    others = {name for name, module in loaded.items() if _is_another(PathFinder.find_spec(name, path), module)}
+    aside = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in others}
+    for name in aside:
+        del sys.modules[name]
+    try:
+        with patch.object(sys, "path", path):
+            yield
+    finally:
+        script.forget()
+        for name in [name for name in sys.modules if name.partition(".")[0] in others]:
+            del sys.modules[name]
+        sys.modules.update(aside)
+
+
+def _is_another(found: ModuleSpec | None, loaded: ModuleType) -> bool:
+    return (
+        found is not None
+        and found.has_location
+        and found.origin != getattr(getattr(loaded, "__spec__", None), "origin", None)
+    )
+
+
+@contextmanager
+def ranks_alone(program: Program) -> Iterator[None]:
     """In the block, this process may have ranks that are threads; afterwards it is as before."""
     before = ProcessState.of_this_process()
-    path = [script.folder.rstrip(os.sep), *sys.path]
     alone = torch.autograd.set_multithreading_enabled(False)
-    with as_before(), patch.object(sys, "path", path), alone, torch.no_grad():  # the hub's; each thread has its own
+    modules = modules_as_under_torchrun(program) if isinstance(program, Script) else nullcontext()
+    with as_before(), modules, alone, torch.no_grad():  # the hub's; each thread has its own
         use_share_of_cores(1, 1)
         try:
             yield

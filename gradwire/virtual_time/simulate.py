@@ -4,9 +4,9 @@ python simulate.py --strategy async_param_server --n_gpus 16 --bandwidth 1gbit -
 
 python simulate.py --strategy ring_all_reduce --sweep n_gpus=2,4,8,16 --sweep bandwidth=1gbit,10gbit
 
-python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --bandwidth 400gbit --compute 0.4s
+python simulate.py --strategy sharded_ring --n_gpus 64 --parameters 7e9 --compute 0.4s
 
-python simulate.py --script train_ddp.py --n_gpus 16 --bandwidth 1gbit --compute 20ms    # --help after it: its options
+python simulate.py --script train_ddp.py --n_gpus 16 --compute 20ms    # a script of yours
 
 The options are those of train.py, and those of the cluster. The training is real, bit for bit; only the time is not: a
 rank's clock is moved on by what a step takes (--compute, --flops, or as timed on this machine) and by its messages.
@@ -30,18 +30,19 @@ from tyro.conf import UseAppendAction
 from gradwire.core.records import tables
 from gradwire.core.records.atomic import check_writable_by, write_atomically
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import default_n_gpus, resolve
+from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import guarded, parse_with
 from gradwire.core.training.options import Options
 from gradwire.core.training.preflight import prepare
 from gradwire.core.training.run import run
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
+from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
 from gradwire.virtual_time.calibration import part_of_a_step
-from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.cluster import ClusterOptions, fit
 from gradwire.virtual_time.dry_run import DryRun, check_model, dry_run
 from gradwire.virtual_time.dry_run import check as check_dry
 from gradwire.virtual_time.launcher import Death, VirtualTime
@@ -50,6 +51,10 @@ from gradwire.virtual_time.network import Network
 
 _NOT_VARIED = ("help", "list", "sweep", "results_dir", "run_name", "save", "checkpoint_dir", "resume", "replay")
 
+_FIRST = (  # of --help
+    "n_gpus", "bandwidth", "latency", "compute", "parameters", "sweep", "epochs", "batch_size", "results_dir"
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(ClusterOptions):
@@ -57,7 +62,7 @@ class SimulationOptions(ClusterOptions):
 
     sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
     """Vary an option: NAME=VALUE,VALUE,... Given several times: every combination. Makes a table, a CSV and, of
-    n_gpus, a figure of the speed-up."""
+    n_gpus, a figure of the speed-up. Of several seeds, as in seed=0,1,2, table and figure show mean and range."""
     parameters: float | None = None
     """Only time steps, of a model of so many parameters, such as 7e9: no data, no arithmetic, no memory. With
     --device meta instead, of a --model: any of torchvision's by its name, for ImageNet."""
@@ -114,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_script(given):
             simulate_script(given, __doc__ or "")
             return
-        options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions)
+        options, chosen = parse_with(given, None, __doc__ or "", SimulationOptions, _FIRST)
         if chosen.sweep or chosen.fits_gb is not None:
             sweep(given, chosen)
         else:
@@ -127,7 +132,7 @@ def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Si
     """Train, or only time steps. Raises UsageError, RunFailed."""
     if not _is_dry(options, chosen):
         return simulate(options, chosen, quiet)
-    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
+    return dry_run(options, chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
 
 
 def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
@@ -166,24 +171,6 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
     return options, network, deaths, data
 
 
-def fit(options: Options) -> Options:
-    """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
-    if options.device not in ("auto", "cpu", "meta"):
-        raise UsageError(
-            f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
-        )
-    if options.launcher or options.scheduler:
-        raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
-    if options.restarts:
-        raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
-    if options.n_gpus is not None and options.n_gpus < 1:
-        raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
-    options = clusters.with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
-    clusters.check_memory(options)
-    return options
-
-
 # Sweeps
 
 
@@ -205,7 +192,9 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
         rows.append({"strategy": options.strategy.name, **one, **_run(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
-    print(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(over_seeds(frame, axes).to_string(index=False, float_format=short))
+    if note := _note_on_batches(combinations, [options for options, _ in runs]):
+        print(note)
     path = folder / f"sweep-{datetime.now():%Y%m%d-%H%M%S-%f}.csv"
     with write_atomically(path) as unfinished:
         frame.to_csv(unfinished, index=False)
@@ -213,9 +202,20 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     if "n_gpus" in axes:
         from gradwire.pictures import plot  # matplotlib is slow to load
 
-        others = [name for name in axes if name != "n_gpus"]
+        others = [name for name in axes if name not in ("n_gpus", SEED)]
         plot.draw_sweep(frame, others, path.with_suffix(".png"), _alike(*runs[0], axes))
         print(f"figure  {path.with_suffix('.png')}")
+
+
+def _note_on_batches(combinations: Sequence[Mapping[str, str]], runs: Sequence[Options]) -> str:
+    """Return one line if strategies, all else being the same, take batches of different sizes; else ""."""
+    batches: dict[str, list[tuple[str, int | None]]] = {}
+    for values, options in zip(combinations, map(fit, runs), strict=True):
+        others = str({name: value for name, value in values.items() if name != "strategy"})
+        n_gpus = options.n_gpus or 1
+        size = options.global_batch_size or options.batch_size * options.strategy.count_workers(n_gpus)
+        batches.setdefault(others, []).append((options.strategy.name, size))
+    return next(filter(None, map(note_on_batches, batches.values())), "")
 
 
 def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ third round of Swing on; or all that passes an uplink, without a pause.
 
 def all_reduces() -> dict[str, type["AllReduceSGD"]]:
     """Return the all-reduces that are compared, the simple ones first, by their names."""
-    from strategies import STRATEGIES  # which imports this module
+    from gradwire.strategies import STRATEGIES  # which imports this module; a script may have its own `strategies`
 
     return {name.removesuffix("_all_reduce"): cast(Any, STRATEGIES[name]) for name in ON_RACKS}
 

@@ -92,3 +92,37 @@ def test_without_a_path_the_runs_are_those_in_results(folder: Path, capsys: pyte
     (folder / "results").mkdir()
     write(folder / "results", "mine")
     assert printed(capsys).splitlines()[1].startswith("mine ")
+
+
+def with_accuracy(folder: Path, name: str, accuracy: float, **options: Any) -> None:
+    table = parameter_server_table()
+    table.loc[table["test_accuracy"].notna(), "test_accuracy"] = accuracy
+    write_run(folder, name, parameter_server_events(), table, METADATA | {"options": OPTIONS | options})
+
+
+def test_runs_of_several_seeds_are_one_row_of_means_and_ranges(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, accuracy in enumerate((0.7, 0.75, 0.83)):
+        with_accuracy(folder, f"a{seed}", accuracy, seed=seed, run_name=f"a{seed}")
+        with_accuracy(folder, f"b{seed}", accuracy, seed=seed, run_name=f"b{seed}", lr=0.2)
+    with_accuracy(folder, "c", 0.9, seed=0, run_name="c")  # once more
+    header, *lines = printed(capsys, "a*.json", "b*.json", "c.json").splitlines()
+    assert [cells(line)[0] for line in lines] == ["a0 and 2 more seeds", "b0 and 2 more seeds", "c"]
+    place = cells(header).index("test accuracy")
+    assert [cells(line)[place] for line in lines] == [*["0.7600 (0.7000 to 0.8300)"] * 2, "0.9000"]
+    assert cells(header)[-2:] == ["--lr", "--seed"]
+    assert [cells(line)[-2:] for line in lines] == [["0.1", "0,1,2"], ["0.2", "0,1,2"], ["0.1", "0"]]
+
+
+def test_a_line_says_that_runs_take_batches_of_different_sizes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "a", options=OPTIONS | {"batch_size": 64, "global_batch_size": None})
+    write(folder, "b", options=OPTIONS | {"batch_size": 64, "global_batch_size": 192})
+    text = printed(capsys, "a.json", "b.json")
+    assert "different" in text
+    assert "128 in parameter_server; 192 in parameter_server" in text
+    assert text.rstrip().endswith("--global_batch_size 192.")
+    write(folder, "c", options=OPTIONS | {"batch_size": 96, "global_batch_size": None})
+    assert "different" not in printed(capsys, "b.json", "c.json"), "two workers take 192 too"

@@ -93,3 +93,16 @@ def test_the_picture_is_written_beside_the_runs_with_an_axis_that_shows_all_loss
         assert capsys.readouterr() == (f"picture        {tmp_path / png}\n", "")
         assert (tmp_path / png).exists()
         assert drawn.pop().axes[-1].get_yscale() == scale
+
+
+def test_runs_of_several_seeds_are_one_line_in_the_shade_of_their_range(tmp_path: Path) -> None:
+    runs = []
+    for seed, accuracy in enumerate((0.7, 0.8)):
+        table = parameter_server_table()
+        table.loc[table["test_accuracy"].notna(), "test_accuracy"] = accuracy
+        runs.append(made(tmp_path, f"seed {seed}", table, options=OPTIONS | {"seed": seed}))
+    axes = plot.picture(runs).axes[0]
+    (line,), (shade,) = axes.get_lines(), axes.collections
+    assert np.asarray(line.get_ydata()).tolist() == [75]
+    assert set(np.asarray(shade.get_paths()[0].vertices)[:, 1].tolist()) == {70, 80}
+    assert not plot.picture(runs[:1]).axes[0].collections, "one seed has no range"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.compression import CODECS
+from gradwire.compression import CODECS, PowerSGD
 from strategies import STRATEGIES
 from tests.selection import keep_those_of
 from tests.strategies import conftest
@@ -72,7 +72,7 @@ def test_kept_are_those_with_its_name_or_class_of_its_source_of_its_file_and_of_
 
 
 def test_of_a_codec_kept_are_those_with_it_and_of_its_file() -> None:
-    kind, folder = CODECS["powersgd"], Path(__file__).parent.parent / "compression"
+    kind, folder = PowerSGD, Path(__file__).parent.parent / "compression"
 
     def item(*params: Any, file: str = "test_other.py") -> Any:
         callspec = SimpleNamespace(params=dict(enumerate(params)))

@@ -174,6 +174,9 @@ def test_a_codec_may_have_defaults_of_its_own_for_options_of_the_run(tmp_path: P
     assert Options(codec=RandomK()).momentum == RandomK.defaults["momentum"] != Options().momentum == 0.9
     assert Options(codec=RandomK(), momentum=0.9).momentum == 0.9
     assert Options(codec=RandomK(), strategy=AsyncParamServer()).momentum == 0
+    assert Options(codec=RandomK(), optimizer="adamw").momentum == 0.9, "a momentum of sgd is no beta"
+    assert parse_run(["--codec", "random_k", "--optimizer", "adamw"], None, "").momentum == 0.9
+    assert parse_run(["--optimizer=adam", "--strategy", "async_param_server"], None, "").momentum == 0.9
     assert parse_run(["--codec", "random_k"], None, "").momentum == RandomK.defaults["momentum"]
     assert parse_run(["--codec", "random_k", "--momentum", "0.9"], None, "").momentum == 0.9
     made(tmp_path, "run", RingAllReduce(), n_gpus=2, momentum=0.9, checkpoint_every=5)

@@ -65,6 +65,20 @@ def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: 
     assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
 
 
+def test_a_sweep_of_seeds_shows_means_and_ranges_and_of_strategies_which_batches_differ(tmp_path: Path) -> None:
+    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "seed=0,1,2",
+                "--sweep", "strategy=ring_all_reduce,param_server")  # fmt: skip
+    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
+    assert list(rows["seed"]) == [0, 0, 1, 1, 2, 2]
+    for strategy, scores in rows.groupby("strategy")["test_accuracy"]:
+        (line,) = [line for line in text.splitlines() if line.split()[:1] == [strategy]]
+        assert f"{scores.mean():.4g} ({scores.min():.4g} to {scores.max():.4g})" in line
+    assert "128 in param_server; 192 in ring_all_reduce. Give all of them --global_batch_size 192." in text
+    fair = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--global_batch_size", "192",
+                "--sweep", "strategy=ring_all_reduce,param_server")  # fmt: skip
+    assert "Give all" not in fair
+
+
 def test_what_was_to_happen_after_the_end_changes_nothing(tmp_path: Path) -> None:
     given = ("--strategy", "easgd", "--n_gpus", "3", *LINK, "--bandwidth", "100kbit")
     busy = []

@@ -1,12 +1,12 @@
 """Train one network on several processes of this machine.
 
-python train.py --strategy param_server --n_gpus 4        # rank 0 serves, ranks 1 to 3 train on a third each
+python train.py --strategy param_server --n_gpus 4        # rank 0 serves, the others train
 
 python train.py --strategy ring_all_reduce --n_gpus 4     # four ranks in a ring
 
-python train.py --strategy single --workers_like 4        # one process on the same batches: the reference
+python train.py --strategy single --workers_like 4        # one process, the same batches
 
-torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # the same algorithm over torch.distributed
+torchrun --nproc-per-node 3 train.py --strategy ring_all_reduce    # over torch.distributed
 
 mpirun -n 2 python train.py --strategy ring_all_reduce    # over MPI
 
@@ -14,11 +14,11 @@ python train.py --strategy ring_all_reduce --launcher dask    # on Dask's worker
 
 python train.py --strategy yourmodule:YourClass           # a strategy of your own
 
-python train.py --list                                    # all strategies, and what they send
+python train.py --list                                    # all strategies
 
 python -m gradwire compare results/*.json                 # runs side by side
 
-python -m gradwire plot results/*.json                    # scores and loss against epochs, seconds and bytes
+python -m gradwire plot results/*.json                    # scores against epochs, seconds, bytes
 """
 
 import dataclasses
@@ -42,6 +42,7 @@ from gradwire.core.training.catalogue import catalogue
 from gradwire.core.training.names import codec_class, make_strategy, naming, options_from, owners_of, strategy_class
 from gradwire.core.training.options import PANELS, Options, option_names
 from gradwire.core.training.run import run
+from gradwire.core.training.short_help import FIRST, help_of, is_asked_for, short_help
 from gradwire.core.workloads.lookup import NAMING_CODE
 from gradwire.strategies import INSTEAD, STRATEGIES
 
@@ -78,11 +79,13 @@ def parse_run(given: Sequence[str], builtin: Strategy | None, description: str) 
     return parse_with(given, builtin, description, dataclasses.make_dataclass("NoMore", []))[0]
 
 
-def parse_with(given: Sequence[str], builtin: Strategy | None, description: str, more: type[T]) -> tuple[Options, T]:
+def parse_with(
+    given: Sequence[str], builtin: Strategy | None, description: str, more: type[T], first: Sequence[str] = FIRST
+) -> tuple[Options, T]:
     """Return the options of a command line: first its strategy and codec are read, then the options that they have.
 
-    `more` is a dataclass of options that the command has beside those of every run. Raises UsageError, in one line;
-    SystemExit(0) after --help.
+    `more` is a dataclass of options that the command has beside those of every run; `first`: those that --help shows
+    beside the strategy's. Raises UsageError, in one line; SystemExit(0) after --help.
     """
     recorded = _from_record(given, builtin)
     before = recorded or Options()
@@ -96,6 +99,8 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
         chosen["strategy"] = make_strategy(name)
     if (coder := value_of("--codec", given)) is not None and coder != before.codec.name:
         chosen["codec"] = codec_class(coder)()
+    if not recorded and (optimizer := value_of("--optimizer", given)) is not None:
+        chosen["optimizer"] = optimizer  # on which other defaults depend
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
     strategy, codec = type(default.strategy), type(default.codec)
     own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
@@ -113,6 +118,10 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
             f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
         )
     refuse_unknown(given, known)
+    if is_asked_for(given):
+        is_chosen = name is not None or coder is not None
+        print(_short_help(default, builtin, description, is_chosen, first, (more, *PANELS)))
+        raise SystemExit(0)
     options = read_options(given, _command_line(default, more), description + _about(default))
     values = {name: value for panel in PANELS for name, value in vars(getattr(options, panel.__name__)).items()}
     made = Options(
@@ -121,16 +130,38 @@ def parse_with(given: Sequence[str], builtin: Strategy | None, description: str,
     return made, getattr(options, _MORE, more())
 
 
+_HELPS = {
+    "strategy": f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
+                "--strategy NAME --help shows what NAME has, --list a table of all.",
+    "codec": f"What gradients are sent as: {', '.join(CODECS)}. --codec NAME --help shows what NAME has.",
+}  # fmt: skip
+
+
+def _short_help(
+    default: Options, builtin: Strategy | None, description: str, is_chosen: bool, first: Sequence[str], kinds: Any
+) -> str:
+    """Return the text of --help: examples, or the strategy and codec that are chosen with their own options."""
+    title, *lines = description.splitlines()
+    about = [line for line in lines if line.startswith(("python ", "torchrun ", "mpirun "))]
+    if is_chosen:
+        about = _about(default).split("\n\n")
+    options: list[tuple[str, str, Any]] = []
+    for owner in (default.strategy, default.codec) if is_chosen or builtin else ():
+        options += [(name, text, getattr(owner, name)) for name, text in help_of(type(owner)).items()]
+    for name, text in _HELPS.items():
+        if not is_chosen and not (builtin and name == "strategy"):
+            options.append((name, text, getattr(default, name).name))
+    own = {option.name: option.default for option in dataclasses.fields(kinds[0])}
+    texts = {name: text for kind in kinds for name, text in help_of(kind).items()}
+    options += [(name, texts[name], own[name] if name in own else getattr(default, name)) for name in first]
+    return short_help(title, about, options)
+
+
 def _command_line(default: Options, more: type[Any]) -> type[Any]:
     """Return a dataclass of the options of a run with this strategy, and more; a field for each panel of --help."""
-    helps = {
-        "strategy": f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
-                    "--strategy NAME --help shows what NAME has, --list a table of all.",
-        "codec": f"What gradients are sent as: {', '.join(CODECS)}. --codec NAME --help shows what NAME has.",
-    }  # fmt: skip
     fields: list[Any] = [
         (option, Annotated[str, arg(help=text)], dataclasses.field(default=getattr(default, option).name))
-        for option, text in helps.items()
+        for option, text in _HELPS.items()
     ]
     panels: list[tuple[str, str, Any]] = [
         (_OWN, "this strategy's", default.strategy), (_CODEC, "this codec's", default.codec), (_MORE, "cluster", more())

@@ -2,6 +2,9 @@
 
 import dataclasses
 import re
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,17 @@ from torch import nn
 
 from docs.pages import catalogue
 from gradwire import Options
+from gradwire.baselines import fully_sharded_builtin
 from gradwire.compression import CODECS, Codec
 from gradwire.core.strategy.forms import describe
 from gradwire.core.training import command_line
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import PANELS, option_names
 from gradwire.core.training.preflight import prepare
+from gradwire.core.training.short_help import FIRST
+from gradwire.virtual_time import simulate
 from strategies import STRATEGIES, Strategy
-from tests.runs import BUILTIN, KINDS, said
+from tests.runs import BUILTIN, KINDS, said, said_by
 from tests.strategies.kinds import needs, other_value
 
 NAMES = """
@@ -57,7 +63,7 @@ def test_the_names_of_the_options_of_every_run_are_frozen() -> None:
 
 def help_of(name: str) -> str:
     builtin = BUILTIN[name]() if name in BUILTIN else None
-    code, text = said("--strategy", name, "--help", builtin=builtin)
+    code, text = said("--strategy", name, "--help", "all", builtin=builtin)
     assert code == 0
     return text
 
@@ -73,6 +79,69 @@ def test_help_shows_the_options_of_every_run_and_those_of_the_strategy(name: str
         assert f"--{option} {default}" in text, "which of its defaults are its own"
         (at,) = re.findall(rf"^│ --{option} .*?\(default: (.*?)\)", text, re.MULTILINE | re.DOTALL)
         assert at == str(default)
+
+
+@pytest.mark.parametrize("codec", ["", *CODECS])
+def test_help_is_one_screen_with_the_options_of_the_strategy_and_the_codec(
+    monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in KINDS if not codec else ["single"]:
+        builtin = BUILTIN[name]() if name in BUILTIN else None
+        code, text = said("--strategy", name, *(["--codec", codec] if codec else []), "--help", builtin=builtin)
+        assert code == 0
+        lines = text.splitlines()
+        assert len(lines) <= 45
+        assert max(map(len, lines)) <= 100
+        for kind in (KINDS[name], *([CODECS[codec]] if codec else [])):
+            for option in options_of(kind):
+                assert re.search(rf"^  --{option}\b.* [A-Za-z]", text, re.MULTILINE), "it is shown, and explained"
+        assert lines[-1].endswith("--help all")
+
+
+@pytest.mark.parametrize(
+    ("command", "example", "shown"),
+    [
+        (command_line.main, "--strategy param_server --n_gpus 4", {"strategy", "codec", *FIRST}),
+        (simulate.main, "--n_gpus 16 --bandwidth 1gbit", {"strategy", "codec", "compute", "sweep", "bandwidth"}),
+        (fully_sharded_builtin.main, "--n_gpus 4", {"codec", "block_modules", *FIRST}),
+    ],
+)
+def test_help_begins_with_commands_and_shows_what_a_first_user_needs(
+    monkeypatch: pytest.MonkeyPatch, command: Callable[..., int], example: str, shown: set[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for program, called in (("../train.py", "python train.py"), ("gradwire train", "gradwire train")):
+        monkeypatch.setattr(sys, "argv", [program])
+        code, text = said_by(partial(command, ["--help"]))
+        assert code == 0
+        assert text.startswith(f"usage: {called} [OPTIONS]\n")
+        assert shown <= set(re.findall(r"^  --(\w+)", text, re.MULTILINE))
+        assert example in text
+        assert len(text.splitlines()) <= 45
+        assert max(map(len, text.splitlines())) <= 100
+        code, rest = said_by(partial(command, ["--help", "all"]))
+        assert code == 0
+        assert "--tensorboard" in rest
+        assert "--tensorboard" not in text
+
+
+def test_the_examples_of_help_are_called_as_the_command_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("gradwire", "python -m gradwire"):
+        monkeypatch.setattr(sys, "argv", [f"{program} train"])
+        _, text = said_by(partial(command_line.main, ["--help"]))
+        assert f"\n{program} train --strategy param_server" in text
+        assert f"\nmpirun -n 2 {program} train" in text
+        assert "\ntorchrun --nproc-per-node 3 -m gradwire train" in text
+        assert ".py" not in text
+
+
+def test_help_shows_the_default_that_the_strategy_has_of_its_own() -> None:
+    for name, kind in STRATEGIES.items():
+        if "lr" in kind.traits.defaults:
+            _, text = said("--strategy", name, "--help")
+            assert f"Learning rate. (default: {kind.traits.defaults['lr']})" in text
+    assert any("lr" in kind.traits.defaults for kind in STRATEGIES.values())
 
 
 def test_every_option_is_explained_and_stands_in_one_panel() -> None:
@@ -169,7 +238,7 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--global_batch_size 1 --n_gpus 2", "--global_batch_size"),
     ("--dataset tests.workload:linear", "--dataset tests.workload:linear"),
     ("--model tests.workload:moons", "--model tests.workload:moons"),
-    ("--dataset tests.workload:not_picklable", "define transforms as functions of a module"),
+    ("--dataset tests.workload:not_picklable", "make locks and open files in __getitem__"),
     ("--model tests.workload:lazy --dataset tests.workload:moons", "has lazy layers"),
     (
         "--model tests.workload:batch_norm --dataset tests.workload:moons --n_gpus 2 --global_batch_size 188",

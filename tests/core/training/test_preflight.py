@@ -21,7 +21,7 @@ from gradwire.core.training.options import PANELS
 from gradwire.core.training.preflight import prepare
 from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
-from tests.runs import metadata, small
+from tests.runs import TRUSTED, metadata, small
 from tests.strategies.kinds import other_value
 from tests.workload import moons
 
@@ -137,8 +137,8 @@ def test_the_command_line_takes_over_what_was_given_then(
     checkpoint.mkdir(parents=True)
     (checkpoint / "run.json").write_text(json.dumps(files.sealed(run_json)))
     path = str(tmp_path / "run") if how == "replay" else str(tmp_path / "c")
-    taken = parse_run([f"--{how}", path], None, "")
+    taken = parse_run([f"--{how}", path, *TRUSTED], None, "")
     assert taken.momentum == momentum
     assert taken.strategy == AsyncParamServer()
     assert (taken.n_gpus, taken.checkpoint_every) == (4, 3 if how == "resume" else 0)
-    assert parse_run([f"--{how}", path, "--momentum", "0.3"], None, "").momentum == 0.3
+    assert parse_run([f"--{how}", path, *TRUSTED, "--momentum", "0.3"], None, "").momentum == 0.3

@@ -1,0 +1,4 @@
+from gradwire.command import refuse_former
+
+if __name__ == "__main__":
+    refuse_former("python -m training.pages", "python -m docs.pages")

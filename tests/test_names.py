@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from setuptools import find_packages
@@ -86,7 +87,7 @@ def write_own_modules(folder: Path) -> None:
         (folder / name).write_text(ALL_OWN + text)
 
 
-def output_of(*arguments: str | Path, cwd: Path, code: int = 0, **environment: str) -> str:
+def output_of(*arguments: str | Path, cwd: Path, code: int = 0, **environment: Any) -> str:
     done = subprocess.run(
         [*map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=4 * LIMIT, check=False,
         env={"PATH": os.environ["PATH"], "HOME": str(cwd), "OMP_NUM_THREADS": "1", **environment},
@@ -98,7 +99,7 @@ def output_of(*arguments: str | Path, cwd: Path, code: int = 0, **environment: s
 Command = Sequence[str | Path]
 
 
-def use_own_modules(folder: Path, python: Path, simulate: Command, train: Command, **environment: str) -> None:
+def use_own_modules(folder: Path, python: Path, simulate: Command, train: Command, **environment: Any) -> None:
     """Run a script of the user's, a strategy and model of theirs and a loop of theirs, beside their own modules."""
     write_own_modules(folder)
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")

@@ -172,7 +172,8 @@ class RankThread:
             return trace
 
         for frame, _ in walk_stack(sys._getframe(1)):
-            if frame.f_code.co_filename.startswith(self._script.folder):
+            file = frame.f_code.co_filename
+            if file.startswith(self._script.folder) and not file.startswith(_OURS):
                 frame.f_trace = trace
         sys.settrace(lambda *_: None)
 

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradwire.core.transports.base import Transport
-from strategies import STRATEGIES
+from strategies import STRATEGIES, OptimizerFactory
 from tests.strategies.kinds import exact, fit, start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, X, Y
 
 EPOCHS = 2
 NAMES = ("never", "always", "sometimes", "on_one_rank", "zero")
-DECAYED = {
+DECAYED: dict[str, OptimizerFactory] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
 }
@@ -76,7 +76,7 @@ def parameters(transport: Transport, task: Task) -> list[float]:
 def of_torch(task: Task, workers: list[int]) -> list[float]:
     """The same by torch, in one process: the mean over the batch, whose parts use the layers that their ranks use."""
     model = Sometimes()
-    optimizer = DECAYED[task.optimizer](list(model.parameters()))
+    optimizer: torch.optim.Optimizer = DECAYED[task.optimizer](list(model.parameters()))
     for i in range(EPOCHS * N_STEPS):
         optimizer.zero_grad()
         parts = [task.batch(i, worker) for worker in workers]

@@ -14,7 +14,19 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from gradwire.compression import CODECS as CODECS
+    from gradwire.compression import DGC as DGC
+    from gradwire.compression import QSGD as QSGD
+    from gradwire.compression import BFloat16 as BFloat16
+    from gradwire.compression import Blosc as Blosc
     from gradwire.compression import Codec as Codec
+    from gradwire.compression import Float16 as Float16
+    from gradwire.compression import NoCodec as NoCodec
+    from gradwire.compression import PowerSGD as PowerSGD
+    from gradwire.compression import RandomK as RandomK
+    from gradwire.compression import Sign as Sign
+    from gradwire.compression import TopK as TopK
+    from gradwire.compression.base import pack as pack
+    from gradwire.compression.base import unpack as unpack
     from gradwire.compression.ddp_hook import CodecState as CodecState
     from gradwire.compression.ddp_hook import codec_hook as codec_hook
     from gradwire.core.launchers import launch as launch
@@ -22,12 +34,14 @@ if TYPE_CHECKING:
     from gradwire.core.records.errors import UsageError as UsageError
     from gradwire.core.records.errors import between as between
     from gradwire.core.records.errors import one_of as one_of
+    from gradwire.core.records.tables import aligned as aligned
     from gradwire.core.strategy.base import RunSize as RunSize
     from gradwire.core.strategy.base import Strategy as Strategy
     from gradwire.core.strategy.factories import ByTensor as ByTensor
     from gradwire.core.strategy.factories import OptimizerFactory as OptimizerFactory
     from gradwire.core.strategy.factories import by_name as by_name
     from gradwire.core.strategy.replica import Replica as Replica
+    from gradwire.core.strategy.served import Mean as Mean
     from gradwire.core.strategy.served import Served as Served
     from gradwire.core.strategy.traits import Cost as Cost
     from gradwire.core.strategy.traits import Footprint as Footprint
@@ -36,28 +50,101 @@ if TYPE_CHECKING:
     from gradwire.core.strategy.worker_optimizer import WorkerOptimizer as WorkerOptimizer
     from gradwire.core.training.options import Options as Options
     from gradwire.core.training.run import run as run
+    from gradwire.core.transports.base import ANY as ANY
     from gradwire.core.transports.base import Transport as Transport
+    from gradwire.core.transports.base import Work as Work
     from gradwire.every_order.contributions import find_fault as find_fault
     from gradwire.every_order.explore import explore as explore
+    from gradwire.every_order.runs import Case as Case
+    from gradwire.every_order.runs import run_once as run_once
+    from gradwire.pictures.page import show as show
     from gradwire.strategies import STRATEGIES as STRATEGIES
+    from gradwire.torch_scripts.simulate import SimulatedProgram as SimulatedProgram
+    from gradwire.torch_scripts.simulate import simulate as simulate
+    from gradwire.virtual_time.cluster import ClusterOptions as ClusterOptions
+    from gradwire.virtual_time.dry_run import dry_run as dry_run
+    from gradwire.virtual_time.footprints import smallest_n as smallest_n
+    from gradwire.virtual_time.launcher import VirtualTime as VirtualTime
+    from gradwire.virtual_time.meta_models import sizes_of as sizes_of
+    from gradwire.virtual_time.network import Network as Network
 
 _HOME = {
-    "gradwire.compression": ("CODECS", "Codec"),
-    "gradwire.compression.ddp_hook": ("CodecState", "codec_hook"),
+    "gradwire.compression": (
+        "BFloat16",
+        "Blosc",
+        "CODECS",
+        "Codec",
+        "DGC",
+        "Float16",
+        "NoCodec",
+        "PowerSGD",
+        "QSGD",
+        "RandomK",
+        "Sign",
+        "TopK",
+    ),
+    "gradwire.compression.base": (
+        "pack",
+        "unpack",
+    ),
+    "gradwire.compression.ddp_hook": (
+        "CodecState",
+        "codec_hook",
+    ),
     "gradwire.core.launchers": ("launch",),
-    "gradwire.core.records.errors": ("RunFailed", "UsageError", "between", "one_of"),
-    "gradwire.core.strategy.base": ("RunSize", "Strategy"),
-    "gradwire.core.strategy.factories": ("ByTensor", "OptimizerFactory", "by_name"),
+    "gradwire.core.records.errors": (
+        "RunFailed",
+        "UsageError",
+        "between",
+        "one_of",
+    ),
+    "gradwire.core.records.tables": ("aligned",),
+    "gradwire.core.strategy.base": (
+        "RunSize",
+        "Strategy",
+    ),
+    "gradwire.core.strategy.factories": (
+        "ByTensor",
+        "OptimizerFactory",
+        "by_name",
+    ),
     "gradwire.core.strategy.replica": ("Replica",),
-    "gradwire.core.strategy.served": ("Served",),
-    "gradwire.core.strategy.traits": ("Cost", "Footprint", "Traffic", "Traits"),
+    "gradwire.core.strategy.served": (
+        "Mean",
+        "Served",
+    ),
+    "gradwire.core.strategy.traits": (
+        "Cost",
+        "Footprint",
+        "Traffic",
+        "Traits",
+    ),
     "gradwire.core.strategy.worker_optimizer": ("WorkerOptimizer",),
     "gradwire.core.training.options": ("Options",),
     "gradwire.core.training.run": ("run",),
-    "gradwire.core.transports.base": ("Transport",),
+    "gradwire.core.transports.base": (
+        "ANY",
+        "Transport",
+        "Work",
+    ),
     "gradwire.every_order.contributions": ("find_fault",),
     "gradwire.every_order.explore": ("explore",),
+    "gradwire.every_order.runs": (
+        "Case",
+        "run_once",
+    ),
+    "gradwire.pictures.page": ("show",),
     "gradwire.strategies": ("STRATEGIES",),
+    "gradwire.torch_scripts.simulate": (
+        "SimulatedProgram",
+        "simulate",
+    ),
+    "gradwire.virtual_time.cluster": ("ClusterOptions",),
+    "gradwire.virtual_time.dry_run": ("dry_run",),
+    "gradwire.virtual_time.footprints": ("smallest_n",),
+    "gradwire.virtual_time.launcher": ("VirtualTime",),
+    "gradwire.virtual_time.meta_models": ("sizes_of",),
+    "gradwire.virtual_time.network": ("Network",),
 }
 _TRAINS = ("Options", "WorkerOptimizer", "run")
 

@@ -98,7 +98,7 @@ def find_lab(name: str) -> Lab:
 
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
-    run, fault, printed = play_apart(lab, source, tell)
+    (run, fault, left_out), printed = play_apart(lab, source, tell)
     if not fault:
         tell(f"right, {lab.real.n} real processes: ")
         fault = play_on_processes(lab, source)
@@ -112,6 +112,8 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
     kind, verdict = "right", "right, and as good as is known"
     if missed:
         kind, verdict = "costly", f"right, but not the best. {lab.advise(run, missed)}"
+    if left_out:
+        verdict = f"{verdict}; {left_out}"
     return Report(lab, kind, verdict, figures, run, reference, printed)
 
 

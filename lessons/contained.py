@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import util
 from pathlib import Path
 
@@ -21,17 +22,25 @@ from gradwire.core.records.interrupts import INTERRUPTS, interrupts_wait
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer
 _GIVE_UP_S = 10.0
-_NICE = 10  # so that who watches has a processor, however many processes a call starts
 
 
 class Contained:
-    """A call under way, and what it and all that it starts may use together.
+    """A call under way, and what it and all that it starts may use together; a thread counts as a process.
 
-    Its working folder, where its temporary files are too, is removed with this object.
+    Its working folder, where its temporary files are too, is removed with this object. `before_start` is called in each
+    process that is to start others for it.
     """
 
-    def __init__(self, call: Callable[[], bytes], seconds: float, megabytes: float, processes: int) -> None:
+    def __init__(
+        self,
+        call: Callable[[], bytes],
+        before_start: Callable[[], None],
+        seconds: float,
+        megabytes: float,
+        processes: int,
+    ) -> None:
         self.exceeded = ""  # which limit
+        self._before_start = before_start
         self._seconds, self._megabytes, self._processes = seconds, megabytes, processes
         self._begun = time.monotonic()
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open to the end
@@ -44,7 +53,6 @@ class Contained:
     def _be(self, call: Callable[[], bytes]) -> None:
         try:
             os.setsid()
-            os.nice(_NICE)
             die_with_parent()
             adopt_orphans()
             for number in INTERRUPTS:
@@ -54,7 +62,7 @@ class Contained:
                 os.dup2(nowhere, descriptor)
             os.chdir(self._folder.name)
             os.environ["TMPDIR"] = tempfile.tempdir = self._folder.name
-            util.spawnv_passfds = _fork  # type: ignore[assignment]
+            util.spawnv_passfds = partial(_fork, self._before_start)
             self._file.write(call())
             self._file.flush()
         finally:
@@ -67,8 +75,8 @@ class Contained:
         family = [self.pid, *below(self.pid)]
         if time.monotonic() - self._begun > self._seconds:
             self.exceeded = f"took more than {self._seconds:g} s"
-        elif len(family) > self._processes:
-            self.exceeded = f"started more than {self._processes} processes"
+        elif sum(map(_threads, family)) > self._processes:
+            self.exceeded = f"started more than {self._processes} processes and threads"
         elif all(sum(_megabytes(one, *what) for one in family) > self._megabytes for what in _MEMORY):
             self.exceeded = f"needed more than {self._megabytes:g} MB of memory"
         if self.exceeded:
@@ -83,7 +91,7 @@ class Contained:
             return file.read()
 
 
-def _fork(path: str, arguments: Sequence[str], descriptors: Collection[int]) -> int:
+def _fork(before: Callable[[], None], path: str, arguments: Sequence[str], descriptors: Collection[int]) -> int:
     """Run the code that multiprocessing would start a new interpreter for, in a fork: torch is loaded there."""
     if pid := os.fork():
         return pid
@@ -93,6 +101,7 @@ def _fork(path: str, arguments: Sequence[str], descriptors: Collection[int]) -> 
             if descriptor > 2 and descriptor not in descriptors:
                 with suppress(OSError):
                     os.close(descriptor)
+        before()
         exec(arguments[-1], {})
     finally:
         os._exit(1)
@@ -140,6 +149,12 @@ def _processes() -> Iterator[tuple[int, str, int]]:
         with suppress(OSError):
             state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             yield int(entry.name), state, int(parent)
+
+
+def _threads(pid: int) -> int:
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
 
 
 def _megabytes(pid: int, file: str, field: str) -> float:

@@ -3,7 +3,8 @@
 `all` in place of `ring` grades every lab. Each folder and each .py file in SUBMISSIONS is one student's; of a folder
 the lab's NAME.py is graded, or the only file that defines the lab's functions. Writes the grades, and beside them a
 page with the drawings. Verdicts are kept as they come: the same command continues one that was ended, and judges again
-what has changed or exceeded a limit. Who uses solutions or strategies is flagged; a person decides.
+what has changed or exceeded a limit. Who uses solutions or strategies, or hides what it uses, is flagged; a person
+decides. Linux keeps submissions from files that are not theirs; where it has no Landlock, no verdict is kept.
 """
 
 import sys
@@ -33,14 +34,16 @@ from tyro.conf import Positional
 from gradwire.core.records.atomic import check_output, check_writable, write_atomically, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, between, one_line
 from gradwire.core.training.command_line import guarded, parse
-from lessons.check import check_file, find_lab
+from lessons.check import SOLUTIONS, check_file, find_lab
 from lessons.contained import Contained, adopt_orphans, end_below
 from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 from lessons.report import Report
-from lessons.submissions import find_file, find_flags, key_of
+from lessons.sandbox import forbid_files, landlock_version
+from lessons.submissions import find_file, find_flags, key_of, refuse_links
 
 _TICK_S = 0.1
+_DEVICES = (Path("/dev/null"), Path("/dev/shm"))  # which every judge writes to
 _STYLE = """body{font-family:sans-serif} td,th{padding:.2em .6em;text-align:left;vertical-align:top}
 pre,p{overflow-wrap:anywhere} pre{white-space:pre-wrap}"""
 _HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
@@ -62,12 +65,18 @@ class Settings:
     """The most that one may take; a right one takes some seconds."""
     megabytes: float = 4000.0
     """The most memory that one may use."""
-    processes: int = 32
-    """The most processes that one may have; a right one has up to ten."""
+    processes: int = 64
+    """The most processes and threads that one may have; a right one has about twenty."""
+
+    @property
+    def written(self) -> tuple[Path, Path, Path]:
+        """The grades, the page, and the folder of the verdicts."""
+        table = Path(self.csv).resolve()
+        return table, table.with_suffix(".html"), table.with_suffix(".verdicts")
 
 
 class Task(NamedTuple):
-    """One lab of one submission; `kept` is where its verdict is, which is empty while it is judged."""
+    """One lab of one submission; `kept` is where its verdict is kept."""
 
     lab: Lab
     submission: Path
@@ -91,10 +100,26 @@ def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict
     return Verdict(cells, report._repr_html_())
 
 
-def judge(task: Task, alone: bool) -> bytes:
+def confine(task: Task, settings: Settings) -> None:
+    """Keep this process from the grades, and from other submissions, where the kernel can."""
+    if landlock_version():
+        hidden = [task.submission.parent, *settings.written]
+        forbid_files(hidden, [task.submission], [Path.cwd(), *_DEVICES])
+
+
+def hide_solutions(task: Task) -> None:
+    """Keep this process from the solutions, where the kernel can."""
+    if landlock_version():
+        forbid_files([SOLUTIONS], [task.submission])
+
+
+def judge(task: Task, settings: Settings) -> bytes:
     """Return the verdict on a submission as JSON."""
     flags: list[str] = []
     try:
+        refuse_links(task.submission)
+        confine(task, settings)
+        alone = settings.lab != "all"
         file = find_file(task.lab, task.submission, alone)
         flags = find_flags(task.lab, file, task.submission)
         report = check_file(task.lab.name, str(file))
@@ -109,31 +134,29 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
     """Judge submissions, several at a time, and yield each verdict as it comes. Closed, it ends those under way."""
     torch.set_num_threads(1)  # a process that has used more cannot be forked
     adopt_orphans()
-    waiting, running = deque(tasks), dict[Task, Contained]()
+    waiting, running, again = deque(tasks), dict[Task, Contained](), set[Task]()
     try:
         while waiting or running:
             while waiting and len(running) < settings.jobs:
                 task = waiting.popleft()
-                task.kept.touch()
-                call = partial(judge, task, settings.lab != "all")
-                running[task] = Contained(call, settings.seconds, settings.megabytes, settings.processes)
+                calls = partial(judge, task, settings), partial(hide_solutions, task)
+                running[task] = Contained(*calls, settings.seconds, settings.megabytes, settings.processes)
             time.sleep(_TICK_S)
             for task in [task for task, call in running.items() if call.has_ended()]:
                 ended = running.pop(task)
                 end_below([one.pid for one in running.values()])
-                task.kept.unlink()
                 if ended.exceeded:
                     yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
                 elif result := ended.result():
                     yield task, Verdict(*json.loads(result))
+                elif task not in again:
+                    again.add(task)
+                    waiting.append(task)
                 else:
-                    why = "could not be judged: what judges it was killed"
+                    why = "could not be judged: what judges it was killed, twice"
                     yield task, verdict_of(task, Report(task.lab, "failed", why))
     finally:
         end_below()
-        for task in tasks:
-            if task.kept.exists() and not task.kept.stat().st_size:
-                task.kept.unlink()
 
 
 def find_submissions(folder: Path) -> list[Path]:
@@ -172,31 +195,28 @@ def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
     labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]
     for option in ("jobs", "seconds", "megabytes", "processes"):
         between(settings, option, 1)
-    table = Path(settings.csv)
+    table, page, kept = settings.written
     submissions = find_submissions(Path(settings.submissions).resolve())
     try:
         if table.suffix != ".csv":
             raise OSError("its name must end with .csv")
         check_output(table)
-        check_output(table.with_suffix(".html"))
-        check_writable(table.with_suffix(".verdicts"))
+        check_output(page)
+        check_writable(kept)
     except OSError as error:
-        raise UsageError(f"--csv {table}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"--csv {settings.csv}: cannot be written: {error.strerror or error}") from error
     return submissions, labs
 
 
 def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[Lab]) -> list[Verdict]:
     """Judge what has no verdict yet, write the grades, and return all verdicts."""
-    table, verdicts = Path(settings.csv).resolve(), dict[Task, Verdict]()
-    page, kept = table.with_suffix(".html"), table.with_suffix(".verdicts")
+    (table, page, kept), verdicts = settings.written, dict[Task, Verdict]()
     tasks = [Task(lab, one, kept / f"{key_of(lab, one)}.json") for one in submissions for lab in labs]
-    for task in tasks:
-        if task.kept.exists() and (text := task.kept.read_text()):
-            verdicts[task] = Verdict(*json.loads(text))
-        elif task.kept.exists():
-            why = "the grading crashed while this was judged; the same command tries it again"
-            verdicts[task] = verdict_of(task, Report(task.lab, "failed", why))
-            task.kept.unlink()
+    are_safe = landlock_version() > 0
+    if are_safe:
+        verdicts = {task: Verdict(*json.loads(task.kept.read_text())) for task in tasks if task.kept.exists()}
+    else:
+        print("no verdict is kept: this kernel has no Landlock, and a submission could write it", file=sys.stderr)
     if verdicts:
         print(f"{len(verdicts)} of {len(tasks)} have a verdict already, in {kept}", flush=True)
     left = [task for task in tasks if task not in verdicts]
@@ -207,7 +227,7 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
         for task, verdict in found:
             verdicts[task] = verdict
             name, lab, points, kind, first, flags = verdict.cells
-            if kind not in ("failed", "limit"):
+            if are_safe and kind not in ("failed", "limit"):
                 with write_atomically(task.kept) as path:
                     path.write_text(json.dumps(verdict))
             bar.write(f"{name}  {lab}  {points:>3}  {first}{flags and f'; FLAGGED: {flags}'}")

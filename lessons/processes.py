@@ -8,11 +8,11 @@ import io
 import re
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import torch
 
@@ -22,66 +22,116 @@ from gradwire.core.transports.base import PeerLost, Transport
 from lessons.judge import RANK, Game, draw
 from lessons.lab import Fault, Lab, Run, counted, first, is_spoiled
 from lessons.labs import LABS
+from lessons.sandbox import forbid_processes
 from lessons.source import Source
 
-_COMPUTING_S = 8.0  # of a processor, for one process in all cases: a right solution needs some tenths
-_LONGEST_S = 30.0  # for one that sleeps, or waits for what never comes
+_COMPUTING_S = 8.0  # of a processor, for the student's code in one case, or order: a right solution needs some tenths
+_LONGEST_S = 30.0  # for code that sleeps, or waits for what never comes
+_ORDERS_S = 30.0  # of a processor, for the judge in all orders: solutions need at most 3
 _SILENT_S = 60.0  # for one that was stopped
 _MOST_PRINTED = 2000  # characters
 _NAME = "your code"
+_ORDERS = "one of all orders of a small case"
 _SPOILED = "; NaN is what received.vector holds after its release: use it inside the with block, or copy it"
 
 preload("lessons.processes")
 
 
-def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Run, Fault | None, str]:
+class Begins(NamedTuple):
+    """Reported when something that runs the student's code begins, named in words; when it has ended, with ""."""
+
+    what: str
+
+
+class Played(NamedTuple):
+    """What comes of all cases: the last run, the fault in it, and what the judge has not tried, in words."""
+
+    run: Run
+    fault: Fault | None = None
+    left_out: str = ""
+
+
+class OutOfTime(BaseException):
+    """The judge has no time left. No Exception, which a search of all orders would take for a rank's."""
+
+
+def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Played, str]:
     """Play all cases of a lab in a process, up to the first fault; `tell` how each has gone.
 
-    Returns the last run, without messages and results if the process has not come to an end; the fault in it; and what
-    the student's code has printed. Raises RunFailed.
+    Returns what has come of it, the last run without messages and results if the process has not come to an end; and
+    what the student's code has printed. Raises RunFailed.
     """
     runs: list[Run] = []
     printed: list[str] = []
+    now = ""
 
-    def on_report(_: int, news: Run | str) -> None:
-        if isinstance(news, str):
-            printed.append(news)
-            return
-        tell(("right, " if runs else "") + f"{counted(news.case.n, 'rank')}: ")
-        runs.append(news)
+    def on_report(_: int, news: Run | Begins | str) -> None:
+        nonlocal now
+        match news:
+            case str():
+                printed.append(news)
+            case Begins():
+                now = news.what
+                if now == _ORDERS:
+                    tell("right, all orders: ")
+            case Run():
+                tell(("right, " if runs else "") + f"{counted(news.case.n, 'rank')}: ")
+                runs.append(news)
 
     try:
-        ((run, fault),) = _launch(lab, source, on_report)
+        (played,) = _launch(lab, source, on_report)
     except Fault as ended:
-        run, fault = runs[-1], Fault(ended.kind, f"{runs[-1].case}: {ended}")
-    return run, fault, "".join(printed)
+        played = Played(runs[-1], Fault(ended.kind, f"{now}: {ended}" if now else str(ended)))
+    return played, "".join(printed)
 
 
-def play_cases(lab: Lab, source: Source, report: Callable[[Any], None]) -> tuple[Run, Fault | None]:
-    """Play all cases, then a small one in all orders, up to the first fault; return the last one, and the fault.
+def play_cases(
+    lab: Lab, source: Source, report: Callable[[Run], None], begin: Callable[[str], None] = lambda what: None
+) -> Played:
+    """Play all cases, then a small one in all orders, up to the first fault.
 
-    Report each one before it begins. Each rank loads the functions for itself, so that none sees another's globals.
+    Report each case before it is played. Each rank loads the functions for itself, so that none sees another's globals.
+    `begin` is called with what runs the student's code, in words, whenever that begins, and with "" when it has ended.
     """
     yours: list[SimpleNamespace] = []
     for case in (*lab.cases, lab.scored):
         run = draw(lab, case)
         report(run)
         try:
+            begin("import of your functions")
             for rank in range(len(yours), case.n):
                 RANK.set(rank)
                 yours.append(source.load(lab.functions))
+            begin(str(case))
             Game(lab, yours, run, source).play()
-            if wrong := first(lab.examine(yours, run)) or first(lab.find_faults(run)):
+            wrong = first(lab.examine(yours, run))
+            begin("")
+            if wrong := wrong or first(lab.find_faults(run)):
                 is_nan = any(is_spoiled(vector) for result in run.results for vector in result.values())
                 raise Fault("wrong", wrong + _SPOILED * is_nan)
             if run.damage:
                 raise Fault("damage", run.damage)
         except Fault as fault:
-            return run, fault
-    found = lab.in_all_orders(partial(source.load, lab.functions))
+            begin("")
+            return Played(run, fault)
+    begun = time.process_time()
+
+    def load() -> SimpleNamespace:
+        if time.process_time() - begun > _ORDERS_S:
+            raise OutOfTime
+        begin(_ORDERS)
+        return source.load(lab.functions)
+
+    found, left_out = None, ""
+    try:
+        found = lab.in_all_orders(load)
+    except OutOfTime:
+        left_out = "the judge ran out of time before it had tried all orders"
+    begin("")
     if found and found.counterexample:
-        return run, Fault("orders", f"right in these runs, but not in every order: {found.counterexample.text()}")
-    return run, None
+        text = f"right in these runs, but not in every order: {found.counterexample.text()}"
+        return Played(run, Fault("orders", text))
+    return Played(run, left_out=left_out)
 
 
 def play_on_processes(lab: Lab, source: Source) -> Fault | None:
@@ -128,31 +178,41 @@ def _run(transport: Transport, report: Callable[[Any], None], limit: tuple[str, 
         real: Run | None) -> Any:  # fmt: skip
     """Run all cases, or one rank of a real run, whose Fault it returns; end this process if that takes too long."""
     torch.set_num_threads(1)  # for short vectors more of them cost more than they help
-    lab, printed = LABS[lab_name], _Printed(report)
-    with _limited(*limit), redirect_stdout(printed), redirect_stderr(printed):
+    lab, printed, (path, seconds) = LABS[lab_name], _Printed(report), limit
+    with open(path, "a") as trace, redirect_stdout(printed), redirect_stderr(printed):
+        begin = _Limit(trace, seconds, report).begin
+        forbid_processes()  # where that is possible: nothing that is judged needs them
         if not real:
-            return play_cases(lab, source, report)
+            return play_cases(lab, source, report, begin)
+        begin(str(real.case))
         try:
             return lab.run(source.load(lab.functions), transport, real.case, real.inputs[transport.rank])
         except PeerLost as error:
             return Fault("lost", str(error))
         except BaseException as error:
             return source.explain(error, f"{real.case}: rank {transport.rank}")
+        finally:
+            begin("")
 
 
-@contextmanager
-def _limited(path: str, seconds: float) -> Iterator[None]:
-    """End this process if the block takes too long, when it has written to a file which line it runs.
+class _Limit:
+    """Ends this process if the student's code takes too long, when it has written to `trace` which line it runs.
 
     The time in which it has no processor does not count, unless it is very long: the machine may be busy.
     """
-    with open(path, "a") as trace:
-        faulthandler.register(signal.SIGPROF, trace, chain=True)  # which then ends the process
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        faulthandler.dump_traceback_later(_LONGEST_S, exit=True, file=trace)
-        yield
-        faulthandler.cancel_dump_traceback_later()
-        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def __init__(self, trace: IO[str], seconds: float, report: Callable[[Any], None]) -> None:
+        self._seconds, self._report, self._what = seconds, report, ""
+        for number in (signal.SIGPROF, signal.SIGALRM):
+            faulthandler.register(number, trace, chain=True)  # which then ends the process
+
+    def begin(self, what: str) -> None:
+        """Let `what`, in words, take the whole time from here on; without words, anything take any time."""
+        signal.setitimer(signal.ITIMER_PROF, self._seconds if what else 0)
+        signal.setitimer(signal.ITIMER_REAL, _LONGEST_S if what else 0)
+        if what != self._what:
+            self._what = what
+            self._report(Begins(what))
 
 
 class _Printed(io.TextIOBase):

@@ -26,7 +26,7 @@ class Report:
 
     `kind` is "right", "costly" (right, and some figure is not the best known) or the kind of a Fault: import, missing,
     hole, raised, loop, died, deadlock, unread, unreleased, damage, returned, wrong, orders, real, or one of
-    the lab's own. Of the grading of a class: absent, limit, failed.
+    the lab's own. Of the grading of a class: absent, link, limit, failed.
     """
 
     lab: Lab

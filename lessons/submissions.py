@@ -10,7 +10,9 @@ from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 
 LESSONS = Path(__file__).parent
-_SOLVED = re.compile(r"\blessons\b.*\b(solutions|labs)\b|\bstrategies\b")
+_SOLVED = re.compile(
+    r"\blessons\b.*\b(solutions|labs)\b|\bstrategies\b|\b(importlib|__import__|runpy|eval|exec)\b|\bsys\.modules\b"
+)
 
 
 def files_of(submission: Path) -> list[Path]:
@@ -20,6 +22,14 @@ def files_of(submission: Path) -> list[Path]:
     paths = sorted(submission.rglob("*.py"), key=lambda path: (len(path.parts), path))
     return [path for path in paths
             if path.is_file() and not any(part[0] == "." for part in path.relative_to(submission).parts)]  # fmt: skip
+
+
+def refuse_links(submission: Path) -> None:
+    """Raise Fault if a submission is a link, or has one that leads out of it: to a solution, or another submission."""
+    for path in (submission, *(submission.rglob("*") if submission.is_dir() else ())):
+        if path.is_symlink() and not path.resolve().is_relative_to(submission):
+            name = path.relative_to(submission.parent)
+            raise Fault("link", f"{name} is a link to what was not handed in; hand in the file itself")
 
 
 def find_file(lab: Lab, submission: Path, alone: bool) -> Path:
@@ -62,7 +72,7 @@ def _is_of(lab: Lab, path: Path) -> bool:
 def find_flags(lab: Lab, file: Path, submission: Path) -> list[str]:
     """Return the lines of a file, and of those beside it that are no lab's, that name solutions or strategies.
 
-    A line that names no more than the lab's own file does not count.
+    And those that can use them without their names. A line that names no more than the lab's own file does not count.
     """
     given = {word for line in _lines(LESSONS / f"{lab.name}.py") if _SOLVED.search(line) for word in _words(line)}
     others = [path for path in files_of(submission) if path != file and path.stem not in LABS]

@@ -21,7 +21,8 @@ import gradwire
 from benchmarks import report
 from gradwire.core.records.known import read_options
 from gradwire.core.training import command_line
-from gradwire.torch_scripts.command import ClusterScript, is_script
+from gradwire.torch_scripts.command import is_script
+from gradwire.torch_scripts.simulate import ClusterScript
 from gradwire.virtual_time import simulate
 from strategies import GROUPS, collectives
 from tests.images.pictures import HAS_DALI
@@ -240,6 +241,12 @@ def test_the_main_job_says_so_before_it_imports_anything() -> None:
     with pytest.raises(SystemExit) as stop:
         exec(compile(ast.Module([check], []), "command.py", "exec"), {"sys": old})
     assert stop.value.code == "error: Python 3.10 is too old; this needs Python 3.11 or later"
+
+
+def test_the_version_is_told_where_nothing_is_installed() -> None:
+    alone = [sys.executable, "-S", "-m", "gradwire", "--version"]  # without the packages that are installed
+    done = subprocess.run(alone, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert done.stdout == f"gradwire {gradwire.__version__}\n"
 
 
 def test_the_pythons_that_are_named_are_the_same_everywhere() -> None:

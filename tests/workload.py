@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -109,17 +110,17 @@ def lazy(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 class _Points(Dataset[tuple[torch.Tensor, int]]):
     def __init__(self) -> None:
-        self.transform = lambda x: x
+        self.lock = threading.Lock()
 
     def __len__(self) -> int:
         return 20
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.transform(torch.ones(2)), index % 2
+        return torch.ones(2), index % 2
 
 
 def not_picklable() -> tuple[_Points, _Points]:
-    """Return two data sets with a lambda in them."""
+    """Return two data sets with a lock in them."""
     return _Points(), _Points()
 
 

@@ -43,8 +43,9 @@ class ExploreOptions:
 
     n_gpus: int | None = None
     """Number of ranks; a parameter server counts as one. Default: the fewest with two workers."""
-    steps: int = 2
-    """Steps of each worker; where workers do not wait for each other, gradients of all of them that end an epoch."""
+    steps: int | None = None
+    """Steps of each worker; where workers do not wait for each other, gradients of all of them that end an epoch.
+    Default: two periods of what is sent, such as 2, or 2 x --local_steps."""
     own_steps: bool = False
     """Let each worker take --steps of its own there too, and then say goodbye."""
     epochs: int = 1
@@ -70,7 +71,7 @@ class ExploreOptions:
 def explore(
     strategy: str | Strategy,
     n_gpus: int | None = None,
-    steps: int = 2,
+    steps: int | None = None,
     *,
     epochs: int = 1,
     own_steps: bool = False,
@@ -84,7 +85,11 @@ def explore(
     """
     made = make_strategy(strategy) if isinstance(strategy, str) else strategy
     more = [] if invariant is None else [(getattr(invariant, "__name__", "yours"), invariant)]
-    return examine(Case(made, n_gpus, steps, epochs, own_steps, seed), more, **how)
+    return examine(Case(made, n_gpus, _steps(made, steps), epochs, own_steps, seed), more, **how)
+
+
+def _steps(strategy: Strategy, steps: int | None) -> int:
+    return 2 * strategy.period if steps is None else steps
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +109,8 @@ def _run(given: Sequence[str]) -> None:
     more = [(name, _invariant(name)) for name in options.invariant]
     for name, least, most in (("at_most", 1, 10**7), ("random", 1, 10**7), ("deaths", 0, 1), ("seed", 0, 2**63 - 1)):
         check_range(name, getattr(options, name), least, most)
-    case = Case(strategy, options.n_gpus, options.steps, options.epochs, options.own_steps, options.seed)
+    steps = _steps(strategy, options.steps)
+    case = Case(strategy, options.n_gpus, steps, options.epochs, options.own_steps, options.seed)
     check_writable_by("results_dir", Path(options.results_dir))
     report = examine(case, more, options.at_most, options.random, options.deaths, quiet=False)
     print(report.text())

@@ -6,29 +6,33 @@ Each returns None, or one line that says what is wrong. One of the user's is suc
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
+from torch.nn.utils import parameters_to_vector
 
 from gradwire.core.records.errors import one_line
 from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.traits import Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER
 from gradwire.core.transports.messages import PeerLost
 from gradwire.every_order.problem import N_NUMBERS, Numbers
-from gradwire.every_order.runs import LR, Case, Run, run_once
+from gradwire.every_order.runs import LR, Case, Run, counted
 
 _ROUNDING = 1e-9
+WEIGHED = "the model has every gradient once, with the weight that the class says"
 Holds = Callable[[Run], str | None]
 
 
 def chosen(case: Case) -> dict[str, Holds]:
     """Return what must hold of a run of a case that has ended, in words and as a function."""
-    strategy, w = case.strategy, None if case.dies else weight(case)
+    strategy, weight = case.strategy, weight_of(case)
     most = strategy.stalest(case.workers)
     knows_models = type(strategy).known_models is not Strategy.known_models
     found: list[tuple[bool, str, Holds]] = [
         (not case.dies, "every message is taken, and given back", leaves),
         ("server" in case.roles, "every gradient is applied once, or dropped and counted", applies_once),
-        (w is not None, f"the model has every gradient once, with weight {w or 0:.3g}", partial(has_marks, w or 0)),
+        (isinstance(weight, Weight), WEIGHED, partial(has_marks, cast(Weight, weight))),
         (strategy.traits.agree, "all replicas have the same bits", agree),
         (knows_models, "a server's copy of a worker's model is that model", knows),
         (most is not None, f"no gradient is more than {most} versions stale", is_stale),
@@ -56,6 +60,8 @@ def waits(run: Run) -> str | None:
     """Nothing more can happen only when all have ended."""
     if run.has_ended or run.failed:
         return None
+    if run.endless:
+        return f"it has not ended after {len(run.taken)} decisions"
     return "; ".join(f"rank {rank.rank} waits for {rank.waits_for[1]}" for rank in run.living if not rank.ended)
 
 
@@ -100,38 +106,66 @@ def applies_once(run: Run) -> str | None:
     return None
 
 
-def weight(case: Case) -> float | None:
-    """Return the weight of each gradient in the model, in learning rates; None where it is not the same for all.
+def weight_of(case: Case) -> Weight | str:
+    """Return the weight that the class says a gradient has in the model; in words, why it is not asked for."""
+    strategy, options = case.strategy, case.options
+    weight, period = strategy.weight(case.workers), strategy.period
+    if strategy.cost().code:
+        return "what a code leaves out is sent later, or never"
+    if case.optimizer is None and (options.optimizer != "sgd" or options.momentum):
+        return f"a step of {options.optimizer} is not proportional to the gradient"
+    if isinstance(weight, str):
+        return weight
+    if case.dies:
+        return "what the dead rank had computed may be lost"
+    if weight.by_samples and weight.gradients > 1 and (left := case.steps * case.epochs % period):
+        return f"--steps: the last {counted(left, 'step')} make no whole period of {period}; take a multiple of it"
+    return weight
 
-    Known where ranks without a server agree: there a step adds the mean, or, where they share x, each its own. Else
-    seen in the plain order, which others are then compared with.
+
+def updates(run: Run, weight: Weight) -> dict[tuple[int, int], list[list[int]]]:
+    """Return the gradients of each update, as their samples, by the epoch and the number of the update.
+
+    A server's records say it, if it takes several or drops some; else those of one step of all ranks are one update.
     """
-    traits, served = case.strategy.traits, "server" in case.roles
-    if case.strategy.cost().code:
-        return None  # what a code leaves out comes later, or never
-    if traits.agree and not served:
-        return 1.0 if traits.asynchronous else 1 / case.workers
-    if served and (not traits.agree or traits.overwrites):
-        return None
-    run = run_once(case, lambda _: 0)
-    if not run.has_ended or run.dropped or (run.shared and not traits.agree):
-        return None
-    weights = [moved / computed for moved, computed in marks(run) if computed]
-    return weights[0] if min(weights) > max(weights) - _ROUNDING and weights[0] > _ROUNDING else None
+    found: dict[tuple[int, int], list[list[int]]] = {}
+    if run.used and (weight.gradients > 1 or run.dropped):
+        computed = [iter(rank.computed) for rank in run.ranks]
+        for k, epoch, version in run.used:
+            gradient = next(computed[k], [])
+            if version is not None:
+                found.setdefault((epoch, version), []).append(gradient)
+        return found
+    for rank in run.ranks:
+        for step, gradient in enumerate(rank.computed):
+            found.setdefault((rank.rank if weight.gradients == 1 else 0, step), []).append(gradient)
+    return found
 
 
-def marks(run: Run) -> list[tuple[float, int]]:
-    """Return how far the mark of each sample has moved, in learning rates, and of how many gradients it should have."""
+def marks(run: Run) -> list[float]:
+    """Return how far the mark of each sample has moved, in learning rates."""
     assert run.model is not None
-    moved = (Numbers(run.case.plan.n_samples).x.detach() - run.model)[N_NUMBERS:] / LR
-    return [(by, sum(rank.computed.count(i) for rank in run.ranks)) for i, by in enumerate(moved.tolist())]
+    start = parameters_to_vector(Numbers(run.case.plan.n_samples).parameters()).detach()
+    moved: list[float] = ((start - run.model)[N_NUMBERS:] / LR).tolist()
+    return moved
 
 
-def has_marks(weight: float, run: Run) -> str | None:
-    """The mark of each sample has moved as the gradients of this sample that were computed say."""
-    for i, (moved, computed) in enumerate(marks(run)):
-        if abs(moved / weight - computed) > _ROUNDING and not run.dropped:
-            return f"of sample {i}, {computed} gradients were computed, and {moved / weight:.3g} are in the model"
+def has_marks(weight: Weight, run: Run) -> str | None:
+    """Each update takes as many gradients as the class says, and the mark of each sample moves by their weights."""
+    found, expected = updates(run, weight), [0.0] * run.case.plan.n_samples
+    last = dict(found.keys()) if run.case.strategy.traits.asynchronous else {}
+    for (epoch, update), gradients in found.items():
+        of = len(gradients)
+        if of > weight.gradients or (of < weight.gradients and last.get(epoch) != update):
+            return f"update {update} took {counted(of, 'gradient')} in place of {weight.gradients}"
+        n = sum(map(len, gradients))
+        for gradient in gradients:
+            for i in gradient:
+                expected[i] += weight.rate / (n if weight.by_samples else of * len(gradient))
+    for i, (moved, right) in enumerate(zip(marks(run), expected, strict=True)):
+        if abs(moved - right) > _ROUNDING:
+            n = sum(gradient.count(i) for rank in run.ranks for gradient in rank.computed)
+            return f"{counted(n, 'gradient')} of sample {i} moved the model by {moved:.4g} in place of {right:.4g}"
     return None
 
 

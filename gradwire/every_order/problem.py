@@ -23,18 +23,33 @@ def samples(n: int) -> torch.Tensor:
     return torch.cat([c, -torch.eye(n, dtype=torch.float64)], 1)
 
 
-class Numbers(nn.Module):
-    """A model that is a vector, [N_NUMBERS + n]."""
+class Part(nn.Module):
+    """A part [m] of the numbers and marks; `halves` is 1/2 for a number, 0 for a mark."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, x: torch.Tensor, halves: torch.Tensor) -> None:
         super().__init__()
-        draw = torch.Generator().manual_seed(n)
-        self.x = nn.Parameter(torch.randn(N_NUMBERS + n, generator=draw, dtype=torch.float64))
-        self.halves = torch.tensor([0.5] * N_NUMBERS + [0.0] * n, dtype=torch.float64)
+        self.x, self.halves = nn.Parameter(x.clone()), halves
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return for each row 1/2 |x|^2 - c_i x, of the ten numbers, + mark i."""
+        """Return for each row 1/2 |x|^2 - c_i x, of the numbers, + mark i."""
         return (self.x * (self.halves * self.x - rows)).sum(1)
+
+
+class Numbers(nn.Module):
+    """A model that is a vector, [N_NUMBERS + n], in so many blocks."""
+
+    def __init__(self, n: int, n_blocks: int = 1) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(n)
+        x = torch.randn(N_NUMBERS + n, generator=draw, dtype=torch.float64)
+        halves = torch.tensor([0.5] * N_NUMBERS + [0.0] * n, dtype=torch.float64)
+        both = zip(x.tensor_split(n_blocks), halves.tensor_split(n_blocks), strict=True)
+        self.blocks = nn.Sequential(*(Part(*parts) for parts in both))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the sum of what the blocks return."""
+        cut = rows.tensor_split(len(self.blocks), 1)
+        return torch.stack([block(part) for block, part in zip(self.blocks, cut, strict=True)]).sum(0)
 
 
 def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
@@ -46,6 +61,11 @@ def loss(model: nn.Module, rows: torch.Tensor, _: Any) -> torch.Tensor:
 def network(input_shape: tuple[int, ...], _: int) -> Numbers:
     """Return the model for samples of this shape: `--model`."""
     return Numbers(input_shape[0] - N_NUMBERS)
+
+
+def blocks(input_shape: tuple[int, ...], _: int) -> Numbers:
+    """Return it in two blocks."""
+    return Numbers(input_shape[0] - N_NUMBERS, 2)
 
 
 def data(n: int) -> tuple[torch.Tensor, ...]:

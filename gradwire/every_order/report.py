@@ -10,9 +10,11 @@ from typing import Generic
 
 from tqdm import tqdm
 
+from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
+from gradwire.core.strategy.traits import NOTHING
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.every_order.invariants import Holds, ask, chosen, staleness
+from gradwire.every_order.invariants import WEIGHED, Holds, ask, chosen, staleness, weight_of
 from gradwire.every_order.runs import Case, Run, counted, run_once
 from gradwire.every_order.scheduler import Option
 from gradwire.every_order.search import Orders, R, estimate, random_orders, repeat
@@ -70,6 +72,7 @@ class Report:
         how_many += f", {self.with_death} of them with a death" if self.with_death else ""
         how_many += ", and no death was tried" if self.deaths and not self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
+        rows += [[WEIGHED, f"not asked: {why}"]] if isinstance(why := weight_of(self.case), str) else []
         if self.case.strategy.stalest(self.case.workers) is not None:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
         lines = [f"{self.case}: {how_many}; {counted(len(self.results), 'different result')}", aligned(rows, left=2)]
@@ -126,6 +129,8 @@ def examine(
             for run in orders:
                 if one.dies and run.dead is None:
                     continue  # it is among the orders without a death
+                if not report.orders:
+                    _check_sends(run)
                 report.take(run, asked)
                 bar.update()
                 if until_broken and report.counterexample:
@@ -138,6 +143,17 @@ def examine(
                     report.take(run, asked)
                     bar.update()
     return report
+
+
+def _check_sends(run: Run) -> None:
+    """Raise UsageError if a strategy that sends something has sent nothing between start and finish."""
+    case = run.case
+    silent = run.has_ended and not run.sent_in_steps and len(case.roles) > 1
+    if silent and case.strategy.cost().worker != NOTHING:
+        raise UsageError(
+            f"--steps {case.steps}: so few that {case.strategy.name} sends nothing between start and finish; take "
+            f"{2 * case.strategy.period} for two of its periods"
+        )
 
 
 def _with_deaths(report: Report) -> Iterator[Case]:

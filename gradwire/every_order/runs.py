@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,7 +38,8 @@ class Case:
     it is not another one. Raises UsageError.
 
     `ends_by_samples`: whether a server, or the ranks together, end an epoch after `steps` gradients. `options`: those
-    of a run of `train.py` that is this case. `rows`: the samples; `plan`: which of them a worker takes in each step.
+    of a run of `train.py` that is this case. `rows`: the samples; `plan`: which of them a worker takes in each step: of
+    workers that keep step the first takes two, the others one. `blocks`: of the model.
     """
 
     strategy: Strategy
@@ -56,7 +57,8 @@ class Case:
             raise UsageError(f"--strategy {strategy.name}: torch itself carries its messages; take another")
         least, most = traits.ranks[0], min(traits.ranks[1] or _MOST_RANKS, _MOST_RANKS)
         if self.n_gpus is None:
-            self.n_gpus = next((n for n in range(least, most + 1) if strategy.roles(n).count("worker") == 2), least)
+            fewest = (n for n in range(least, most + 1) if strategy.roles(n).count("worker") == strategy.fewest_workers)
+            self.n_gpus = next(fewest, least)
         check_range("n_gpus", self.n_gpus, least, most, f" with {strategy.name}")
         check_range("steps", self.steps, 1, _MOST_STEPS)
         check_range("epochs", self.epochs, 1, _MOST_STEPS)
@@ -65,11 +67,14 @@ class Case:
         self.roles = strategy.roles(self.n_gpus)
         self.workers = self.roles.count("worker")
         self.ends_by_samples = traits.asynchronous and not self.own_steps
-        self.rows = samples((-(-self.steps // self.workers) if self.ends_by_samples else self.steps) * self.workers)
+        of_a_step = self.workers + (not traits.asynchronous)
+        self.rows = samples((-(-self.steps // self.workers) if self.ends_by_samples else self.steps) * of_a_step)
+        self.blocks = 2 if hasattr(strategy, "block_modules") else 1
+        network = "network" if self.blocks == 1 else "blocks"
         self.options = Options(
-            strategy=strategy, n_gpus=self.n_gpus, epochs=self.epochs, batch_size=1, lr=LR,
+            strategy=strategy, n_gpus=self.n_gpus, epochs=self.epochs, global_batch_size=of_a_step, lr=LR,
             momentum=float(traits.defaults.get("momentum", 0.0)), dataset=f"{_PROBLEM}:of_{len(self.rows)}",
-            model=f"{_PROBLEM}:network", task=f"{_PROBLEM}:loss", dtype="float64", device="cpu", seed=self.seed,
+            model=f"{_PROBLEM}:{network}", task=f"{_PROBLEM}:loss", dtype="float64", device="cpu", seed=self.seed,
         )  # fmt: skip
         self.plan = self.options.plan(len(self.rows))
         self.make_optimizer = self.optimizer or self.options.make_optimizer()
@@ -81,21 +86,31 @@ class Case:
         return f"{self.strategy.name}, {counted(self.workers, 'worker')}, {epochs} {what}, seed {self.seed}"
 
 
+class Used(NamedTuple):
+    """What became of a gradient of a rank, as a server records it: the update that took it; None: it was dropped."""
+
+    rank: int
+    epoch: int
+    version: int | None
+
+
 class Run(Scheduler):
     """A run in one order, and what is recorded of it beside what its `Scheduler` and its `ranks` have.
 
-    `applied` and `dropped`: of whom, the version it was computed on, the version it was applied to. `model`: what the
-    algorithm calls its model, as rank 0 has it. `shared` vectors by their names, with the `accesses` to them, and the
-    `stores` of updates that are a load and a store. `copied`: messages whose waits ended before they were taken.
+    `applied` and `dropped`: of whom, the version it was computed on, the version it was applied to; `used`: both, in
+    their order. `model`: what the algorithm calls its model, as rank 0 has it. `shared` vectors by their names, with
+    the `accesses` to them, and the `stores` of updates that are a load and a store. `copied`: messages whose waits
+    ended before they were taken. `sent_in_steps`: the messages between the starts and the finishes of ranks.
     """
 
-    accesses = stores = 0
+    accesses = stores = sent_in_steps = 0
 
     def __init__(self, case: Case, pick: Pick, reduced: bool = True, events: Path | None = None) -> None:
         super().__init__(pick, reduced, case.dies)
         self.case = case
         self.applied: list[tuple[int, int, int]] = []
         self.dropped: list[tuple[int, int, int]] = []
+        self.used: list[Used] = []
         self.model: torch.Tensor | None = None
         self.shared: dict[str, torch.Tensor] = {}
         self.copied: list[InPlace] = []
@@ -140,6 +155,7 @@ class _Log(Recorder):
         if peer >= 0 and "version_read" in versions:
             log = self._run.dropped if op == "drop" else self._run.applied
             log.append((peer, versions["version_read"], versions["version_applied"]))
+            self._run.used.append(Used(peer, self.epoch, None if op == "drop" else versions["version_applied"]))
         if phase == "update" and self.stored:
             op, versions, self.stored = "store", self.stored, {}
         if self.enabled:
@@ -179,12 +195,13 @@ def _work(run: Run, transport: Ordered) -> None:
     case, rank = run.case, transport.rank
     log: Any = transport.recorder
     strategy = transport.strategy = dataclasses.replace(case.strategy)
-    replica = transport.replica = Replica(Numbers(len(case.rows)), transport)
+    replica = transport.replica = Replica(Numbers(len(case.rows), case.blocks), transport)
     strategy.start(replica, transport, case.make_optimizer, seed=case.seed)
     if transport.is_shared(replica.x):
         log.access = transport.access
     worker, n_steps = case.roles[:rank].count("worker"), case.plan.n_steps
     for epoch in range(1, case.epochs + 1):
+        before = len(transport.numbers)
         log.epoch, t0 = epoch, transport.now()
         if case.ends_by_samples:
             strategy.descent.until = epoch * case.steps
@@ -195,12 +212,13 @@ def _work(run: Run, transport: Ordered) -> None:
             for i in islice(steps, case.steps if case.own_steps else None):
                 log.step = i
                 which = case.plan.part(1 + i // n_steps, i % n_steps, worker)
-                transport.computed += which.tolist()
+                transport.computed.append(which.tolist())
                 strategy.begin_step(len(which))
                 with log.phase("forward"):
                     value = loss(replica.module, case.rows[which], None)
                 replica.backward(value)
                 strategy.step(len(which))
+        run.sent_in_steps += len(transport.numbers) - before
         strategy.finish()
         log.mark("epoch_s", transport.now() - t0)
         with log.evaluating():

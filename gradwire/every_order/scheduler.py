@@ -26,6 +26,8 @@ Choice = tuple[str, int, str]
 rank that has died, learn of a death."""
 Option = tuple[int, Choice]
 """A rank, and what it may do."""
+MOST_DECISIONS = 10_000
+"""A run that has not ended after so many is given up."""
 Pick = Callable[[Sequence[Option]], int]
 """Which of several options happens, by its number. In the plain order it is always 0: the lowest rank goes first."""
 
@@ -76,14 +78,15 @@ class Scheduler:
     """The ranks of one run. `taken` are its decisions, `sent` all messages.
 
     Not `reduced`: nothing sleeps. `dies`: a rank, and the number of the send before which it dies; `dead`: it has.
-    `redundant`: the run was given up, for another one has the same decisions of each rank.
+    `redundant`: the run was given up, for another one has the same decisions of each rank. `endless`: it was given up
+    after MOST_DECISIONS.
     """
 
     pick: Pick
     reduced: bool = True
     dies: tuple[int, int] | None = None
     dead: int | None = None
-    redundant = failed = over = False
+    redundant = failed = over = endless = False
 
     def __post_init__(self) -> None:
         self.ranks: Sequence[Any] = []  # `Ordered`, or of a script
@@ -126,8 +129,9 @@ class Scheduler:
             for choice in question.choices()
             if choice not in self._asleep[rank]
         ]
-        if not options:
+        if not options or len(self.taken) >= MOST_DECISIONS:
             self.redundant = any(self._asleep.values())
+            self.endless = bool(options) and not self.redundant
             return False
         picked, first = self.pick(options), options[0][0]
         events = self.ranks[first].clock[first]

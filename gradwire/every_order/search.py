@@ -17,11 +17,30 @@ from gradwire.core.records.errors import UsageError
 from gradwire.every_order.runs import Case, Run, run_once
 from gradwire.every_order.scheduler import ACCESS, TAKE, Option, Pick, Scheduler
 
+_FAIR_FROM = 1000  # decisions of a run in the plain order
+
 
 def follow(decisions: Sequence[int]) -> Pick:
-    """Return what decides as these numbers say, and then in the plain order."""
+    """Return what decides as these numbers say, and then in the plain order, which is fair in the end."""
     rest = iter(decisions)
-    return lambda options: next(rest, 0)
+    return fair_from(_FAIR_FROM, lambda options: next(rest, 0))
+
+
+def fair_from(n: int, pick: Pick) -> Pick:
+    """Return what decides as `pick` n times, and then always for the option that was not picked for longest.
+
+    Else a rank that looks for a message again and again could keep its sender from going on for ever.
+    """
+    last: dict[Option, int] = {}
+    numbers = count()
+
+    def fair(options: Sequence[Option]) -> int:
+        number = next(numbers)
+        picked = pick(options) if number < n else min(range(len(options)), key=lambda i: last.get(options[i], -1))
+        last[options[picked]] = number
+        return picked
+
+    return fair
 
 
 def repeat(happened: Iterable[Option]) -> Pick:
@@ -39,6 +58,10 @@ def repeat(happened: Iterable[Option]) -> Pick:
 
 
 R = TypeVar("R", bound=Scheduler)
+
+
+class _TooLong(Exception):
+    """A random run has many more decisions than the plain one, for what sleeps in it is never woken."""
 
 
 @dataclass
@@ -88,14 +111,14 @@ def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
     """Yield random orders without end, by probabilistic concurrency testing (Burckhardt et al., 2010, PCT).
 
     Every rank has a random priority; what the first of them does happens first. At depth - 1 of the `n_decisions` the
-    one whose turn it is becomes the last. A mistake that depth decisions of one rank make is found in one such order of
-    n ranks with probability at least 1 / (n n_decisions^(depth - 1)).
+    one whose turn it is becomes the last. After twice `n_decisions` all take turns. A mistake that depth decisions of
+    one rank make is found in one such order of n ranks with probability at least 1 / (n n_decisions^(depth - 1)).
     """
     draw = random.Random(case.seed)
     while True:
         priorities = draw.sample(range(len(case.roles)), len(case.roles))
         places = {draw.randrange(n_decisions) for _ in range(depth - 1)}
-        yield run_once(case, _by_priority(priorities, places), reduced=False)
+        yield run_once(case, fair_from(2 * n_decisions, _by_priority(priorities, places)), reduced=False)
 
 
 def _by_priority(priorities: list[int], places: set[int]) -> Pick:
@@ -118,8 +141,24 @@ def estimate(case: Case, n: int, depth: int) -> tuple[float, int, float | None]:
     The chance that a random order finds a mistake of `depth` decisions is not known where several ranks choose: None.
     """
     draw = random.Random(case.seed)
-    runs = [run_once(case, lambda options: draw.randrange(len(options))) for _ in range(n)]
-    how_many = sum(math.prod(len(one.options) for one in run.taken) for run in runs if not run.redundant) / n
+    plain = run_once(case, follow(()))
+    most_decisions = 50 + 4 * len(plain.taken)
+
+    def once() -> Run | None:
+        numbers = count()
+
+        def pick(options: Sequence[Option]) -> int:
+            if next(numbers) > most_decisions:
+                raise _TooLong
+            return draw.randrange(len(options))
+
+        try:
+            return run_once(case, pick)
+        except _TooLong:
+            return None
+
+    runs = [plain, *(run for _ in range(n) if (run := once()) and not run.redundant)]
+    how_many = sum(math.prod(len(one.options) for one in run.taken) for run in runs[1:]) / n
     most = max(len(run.taken) for run in runs)
     options = {option for run in runs for one in run.taken for option in one.options}
     if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):

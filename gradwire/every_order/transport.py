@@ -35,7 +35,8 @@ class Ordered(Transport):
     `numbers` are those beside the messages that it has sent, with their destinations and tags. `clock` counts, by rank,
     the events that came before what this rank does now. `unread` are the messages that it has sent, and does not know
     to have been read; `races`: see `InPlace`. `waits_for`: a rank, and what, in words. What it runs: `strategy` and
-    `replica`, the samples whose gradients it has `computed`, the `error` with which it failed, whether it has `ended`.
+    `replica`, the samples of each gradient that it has `computed`, the
+    `error` with which it failed, whether it has `ended`.
     """
 
     strategy: Strategy
@@ -49,7 +50,7 @@ class Ordered(Transport):
         self.clock = [0] * world_size
         self.waits_for: tuple[int | None, str] = None, ""
         self.numbers: list[tuple[int, str, float]] = []
-        self.computed: list[int] = []
+        self.computed: list[list[int]] = []
         self.unread: list[InPlace] = []
         self.races: list[str] = []
         self._newest = [0] * world_size  # by rank, the number of the last message that was taken

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import Tensor
+from torch.nn import Parameter
+
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.core.strategy.base import RunSize, Strategy
@@ -27,18 +30,36 @@ from gradwire.virtual_time.in_place import InPlace
 from gradwire.virtual_time.transport import Simulated
 
 MOST_SAMPLES = 1_000_000
+_PLAIN = type(None), bool, int, float, str, bytes
 
 
 class Apart(Simulated):
-    """A rank whose messages are copied when they are sent, and carry nothing beside their payload."""
+    """A rank whose messages are copied by value when they are sent, and carry nothing beside what is counted.
+
+    `beside` are the bytes of the tags and, eight each, of the numbers that it has sent.
+    """
+
+    beside = 0
 
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
-        if not (0 <= n <= MOST_SAMPLES and n == int(n)):
+        if type(tag) is not str:
+            raise RunFailed(f"isend(..., tag) of the type {type(tag).__name__}: must be a plain str")
+        if type(value) not in (Tensor, Parameter) and not _is_plain(value):
+            raise RunFailed(f"isend() of the type {type(value).__name__}: send a tensor, or plain values of Python")
+        if type(n) not in (int, float) or not (0 <= n <= MOST_SAMPLES and n == int(n)):
             raise RunFailed(f"isend(..., n={n}): must be a number of samples, which is not counted as bytes")
+        self.beside += len(tag.encode("utf-8", "surrogatepass")) + 8
         work, nbytes = super()._send(value, dst, tag, n, sent)
         if isinstance(work, InPlace) and work._message is not None and work._message.tensor is not None:
             work._message.tensor = work._message.tensor.detach().clone()
         return work, nbytes
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value, and each within it, is of a type of Python's own, which has no attributes."""
+    if type(value) is dict:
+        return all(map(_is_plain, [*value, *value.values()]))
+    return type(value) in _PLAIN or (type(value) in (tuple, list, set, frozenset) and all(map(_is_plain, value)))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ MAY_SET = (
     "warmup", "clip_norm",
 )  # fmt: skip
 """The options of every run that an entry may set, beside those of its strategy and its codec."""
+MOST_BESIDE = 0.02
+"""The share of the bytes that the tags of all messages, and eight bytes for the number beside each, may be."""
 _PAGE_STEPS = 1, 2
 _FULL, _AIM, _MOST_TRIES = 0.98, 0.99, 12  # of a budget
 
@@ -139,9 +141,12 @@ def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bo
             )
         assert meter.played is not None
         assert time.ranks is not None
-        messages = sum(transport.messages_sent.total() for transport in time.ranks.transports.values())
-        if 8 * messages > meter.played.nbytes:
-            raise RunFailed(f"{entry.name}, {place}: sends {messages} messages, most of them empty; send vectors")
+        beside = sum(transport.beside for transport in time.ranks.transports.values() if isinstance(transport, Apart))
+        if beside > MOST_BESIDE * meter.played.nbytes:
+            raise RunFailed(
+                f"{entry.name}, {place}: sends {beside} bytes of tags and numbers beside {meter.played.nbytes} of "
+                f"vectors, more than {MOST_BESIDE:.0%}; send vectors"
+            )
         made = page.make_page([load(f"{folder}/{options.run_name}")], _PAGE_STEPS) if show else ""
         return dataclasses.replace(meter.played, page=made)
 

@@ -4,6 +4,7 @@ They find mistakes and plain tricks, and are no sandbox: a person reads the file
 """
 
 import ast
+import builtins
 import importlib
 import inspect
 import math
@@ -22,21 +23,37 @@ MOST_LINES, MOST_CHARACTERS, MOST_CONSTANTS = 150, 120, 2000
 MODULES = ("collections", "collections.abc", "dataclasses", "math", "torch", "torch.nn.functional", "typing")
 OF_PROJECT = (
     "strategies",
-    "compression",
+    "gradwire.compression",
+    "gradwire.core.strategy",
     "gradwire.core.transports.inbox",
     "gradwire.core.transports.messages",
     "gradwire.core.records.errors",
 )
+SYNTAX = {
+    *"Module Import ImportFrom alias ClassDef FunctionDef arguments arg Lambda Return Yield YieldFrom".split(),
+    *"Expr Assign AnnAssign AugAssign Delete If For While Break Continue Pass With withitem Raise Assert".split(),
+    *"Call keyword Attribute Name Load Store Del Constant Subscript Slice Starred JoinedStr FormattedValue".split(),
+    *"Tuple List Set Dict ListComp SetComp DictComp GeneratorExp comprehension NamedExpr IfExp BoolOp And Or".split(),
+    *"BinOp Add Sub Mult MatMult Div FloorDiv Mod Pow LShift RShift BitOr BitXor BitAnd".split(),
+    *"UnaryOp Invert Not UAdd USub Compare Eq NotEq Lt LtE Gt GtE Is IsNot In NotIn".split(),
+}
+"""The kinds of nodes that a file may have, as `ast` names them: what strategies are written in. No match, no try."""
+BUILTINS = {
+    *"False None True abs all any bool bytes callable classmethod dict divmod enumerate filter float frozenset".split(),
+    *"int isinstance issubclass iter len list map max min next pow print property range repr reversed round".split(),
+    *"set slice sorted staticmethod str sum super tuple zip AssertionError Exception IndexError KeyError".split(),
+    *"NotImplementedError RuntimeError SystemExit TypeError ValueError ZeroDivisionError".split(),
+}
+_IN_ANNOTATIONS = ast.Name | ast.Attribute | ast.Subscript | ast.Tuple | ast.BinOp | ast.BitOr | ast.Load
 CONTRACT = """
     allocate b barrier blocks collect decode descent device done encode free g is_watched isend layout messages meters n
     n_ranks names nn object on_gradient optim param_groups parts peers rank rate recorder recv release replica samples
     sizes slices src state step steps_per_epoch tag tensor transport until version wait workers world_size x zero_grad
 """.split()
 """The names that CONTRIBUTING.md has for a strategy, beside those of tensors and of Python's containers."""
-_NO_CALLS = "eval exec compile open globals locals vars getattr setattr delattr breakpoint memoryview type".split()
 _NO_NAMES = (
     "_", "set_", "register_", "save", "load", "from_file", "share_memory", "data_ptr", "manual_seed", "numpy", "format",
-    "get_type_hints", "make_dataclass", "PyTorchFile", "import_", "autocast_",
+    "get_type_hints", "evaluate_", "make_dataclass", "PyTorchFile", "import_", "autocast_",
 )  # fmt: skip
 """How names begin by which a file, another rank or the state of torch is reached."""
 _INSIDE = {*"model ranks world network coroutine clock inbox module transports time_passes defaults".split()}
@@ -66,9 +83,12 @@ def check_file(path: Path) -> None:
     constants = [node for node in nodes if isinstance(node, ast.Constant) and node not in docstrings]
     if sum(len(repr(node.value)) for node in constants) > MOST_CONSTANTS:
         raise RunFailed(f"{path.name}: has constants of more than {MOST_CONSTANTS} characters; train, do not store")
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in nodes:
-        found = _wrong(node, KNOWN | own - _INSIDE)
-        if isinstance(node, ast.arg) and node.arg == "self" and node not in selves:
+        found = wrong_syntax(node) or _wrong(node, KNOWN | own - _INSIDE)
+        if isinstance(node, ast.AnnAssign) and not _is_type(node.annotation, bound | {kind.name for kind in classes}):
+            found = f"has the annotation {ast.unparse(node.annotation)}; annotate with builtin or imported types"
+        elif isinstance(node, ast.arg) and node.arg == "self" and node not in selves:
             found = "calls an argument self that is not the object of a method"
         elif isinstance(node, ast.Name) and node.id == "self" and not isinstance(node.ctx, ast.Load):
             found = "assigns to self"
@@ -99,6 +119,27 @@ def _parsed(path: Path) -> tuple[ast.Module, list[str]]:
         raise UsageError(f"{path}: {one_line(error)}; correct it") from error
 
 
+def wrong_syntax(node: ast.AST) -> str:
+    """Return what is wrong with the kind of a node, or with a name in it that a class or a module has by itself."""
+    kind = type(node).__name__
+    if kind not in SYNTAX:
+        return f"uses {kind} of the module ast, which no strategy needs"
+    if isinstance(node, ast.FunctionDef) and node.name in ("__init__", "__post_init__"):
+        return ""
+    names = [] if isinstance(node, ast.Attribute | ast.Constant) else [value for _, value in ast.iter_fields(node)]
+    special = [name for name in names if isinstance(name, str) and name.startswith("__")]
+    return f"uses {special[0]}, which no strategy needs" if special else ""
+
+
+def _is_type(annotation: ast.expr, own: set[str]) -> bool:
+    """Return whether an annotation is of types that the file does not make: a text in one would be evaluated."""
+    for node in ast.walk(annotation):
+        is_none = isinstance(node, ast.Constant) and node.value in (None, ...)
+        if not (is_none or isinstance(node, _IN_ANNOTATIONS)) or (isinstance(node, ast.Name) and node.id in own):
+            return False
+    return True
+
+
 def _wrong(node: ast.AST, known: set[str]) -> str:
     """Return what is wrong with a node; "": nothing."""
     match node:
@@ -112,11 +153,10 @@ def _wrong(node: ast.AST, known: set[str]) -> str:
                 return f"imports {module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
             for alias in node.names:
                 value = getattr(importlib.import_module(module), alias.name, None)
-                if alias.name.startswith(_NO_NAMES) or not (callable(value) or is_constant(value)):
+                is_shared = hasattr(value, "cache_clear")  # what it returns, all ranks have
+                if alias.name.startswith(_NO_NAMES) or is_shared or not (callable(value) or is_constant(value)):
                     return f"imports {alias.name} from {module}; it may import classes, functions and constants"
-        case ast.Global():
-            return "has a global statement; ranks share nothing but messages"
-        case ast.Name(id=name) if name in _NO_CALLS or name.startswith("__"):
+        case ast.Name(id=name) if hasattr(builtins, name) and name not in BUILTINS:
             return f"uses {name}, which no strategy needs"
         case ast.Call(func=ast.Name(id="super"), args=[_, *_]):
             return "gives super() arguments, which no strategy needs"

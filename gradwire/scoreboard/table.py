@@ -2,29 +2,60 @@
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gradwire.core.records.errors import UsageError
+from gradwire.core.records.errors import UsageError, one_line
 
 P = 0.01
 """A record must beat every other entry with a smaller p than this."""
 Facts = Mapping[str, Any]
+_OF_SEEDS = {"scores": (int, float), "hashes": (str,), "seconds": (int, float), "bytes": (int,)}
 
 
 def load(folder: Path) -> dict[str, Facts]:
     """Return what is kept of each entry, by its name. Raises UsageError."""
     found: dict[str, Facts] = {}
+    seeds = set()
     for path in sorted(folder.glob("*.json")):
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))
+            wrong = _wrong(facts)
+            seeds |= set() if wrong else {len(of["scores"]) for of in facts["clusters"].values()}
+            if wrong or len(seeds) > 1:
+                raise ValueError(wrong or "other entries have another number of seeds")
             found[facts["entry"]] = facts
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path}: is no entry of the scoreboard; remove it, or restore it from git") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"{path}: is no entry of the scoreboard ({one_line(error)}); remove it, or restore it from git"
+            ) from error
     return found
+
+
+def _wrong(facts: Any) -> str:
+    """Return what is wrong in the content of a file that is to be an entry; "": nothing."""
+    types = {"entry": str, "file": str, "lines": int, "game": dict, "machine": dict, "clusters": dict}
+    if type(facts) is not dict or any(type(facts.get(name)) is not kind for name, kind in types.items()):
+        return f"must have {', '.join(types)}"
+    places = facts["game"].get("clusters")
+    if type(facts["machine"].get("cpu")) is not str or type(places) is not dict or not places:
+        return "must have the cpu of a machine, and the clusters of a game"
+    if facts["clusters"].keys() != places.keys():
+        return f"must have the clusters {', '.join(places)}"
+    for place, of in facts["clusters"].items():
+        if type(of) is not dict or type(of.get("options")) is not str or type(of.get("steps")) is not int:
+            return f"{place} must have options and steps"
+        sizes = {len(column) if isinstance(column := of.get(name), list) else 0 for name in _OF_SEEDS}
+        if len(sizes) > 1 or sizes <= {0, 1}:
+            return f"{place} must have {', '.join(_OF_SEEDS)} of two seeds or more"
+        for name, kinds in _OF_SEEDS.items():
+            if not all(type(value) in kinds and (kinds == (str,) or math.isfinite(value)) for value in of[name]):
+                return f"{place} has a value in {name} that is none"
+    return ""
 
 
 def p_value(new: Sequence[float], old: Sequence[float]) -> float:

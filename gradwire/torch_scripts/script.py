@@ -1,24 +1,42 @@
-"""A Python file with torch.distributed, as torchrun would run it: its ranks are threads, an engine has their calls."""
+"""A file or function with torch.distributed, as torchrun would run it, its ranks being threads of this process."""
 
+import inspect
 import os
+import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from gradwire.core.launchers.by_value import dumps
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.errors import UsageError
 from gradwire.torch_scripts.process_state import ProcessState
 
 
-class Script:
+class Program(ABC):
+    """What every rank runs."""
+
+    name: str
+    arguments: list[str]  # its sys.argv
+    folder: str  # its sources' names begin with this; errors and records name their lines
+
+    @abstractmethod
+    def run(self, state: ProcessState) -> Any:
+        """Run it in the process of a rank; return its result."""
+
+
+class Script(Program):
     """A Python file and its arguments. Raises UsageError."""
 
     def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
-        self.path, self.arguments = path, [path, *arguments]
+        self.path, self.name, self.arguments = path, Path(path).name, [path, *arguments]
         self.folder = f"{Path(path).resolve().parent}{os.sep}"
         self._loaded = set(sys.modules)
         try:
@@ -38,8 +56,32 @@ class Script:
         exec(self._code, state.main.__dict__)
 
 
+class Function(Program):
+    """A function and its arguments, of which each rank has copies, with the globals that it uses. Raises UsageError."""
+
+    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
+        inner: Any = inspect.unwrap(function)
+        while isinstance(inner, partial):
+            inner = inspect.unwrap(inner.func)
+        try:
+            file = inspect.getfile(inner if hasattr(inner, "__code__") else type(inner).__call__)
+        except (TypeError, AttributeError):
+            raise UsageError(f"function={function!r}: is no function written in Python; give one") from None
+        self.name = getattr(inner, "__name__", type(inner).__name__)
+        self.arguments = [self.name]
+        self.folder = f"{os.path.dirname(file)}{os.sep}" if os.sep in file else "<"  # so begin the names of some cells
+        self._copied = dumps((function, tuple(arguments)), "the ranks")
+        self._main = vars(sys.modules["__main__"])
+
+    def run(self, state: ProcessState) -> Any:
+        """Call a copy of it; what it defines in `__main__` is found there."""
+        state.main.__dict__.update(self._main)
+        function, arguments = pickle.loads(self._copied)
+        return function(*arguments)
+
+
 @contextmanager
-def ranks_alone(script: Script) -> Iterator[None]:
+def ranks_alone(script: Program) -> Iterator[None]:
     """In the block, this process may have ranks that are threads; afterwards it is as before."""
     before = ProcessState.of_this_process()
     path = [script.folder.rstrip(os.sep), *sys.path]

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from torch import nn
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import cpu_seconds
 from gradwire.torch_scripts.process_state import Lines, ProcessState
-from gradwire.torch_scripts.script import Script
+from gradwire.torch_scripts.script import Program
 
 if TYPE_CHECKING:
     from gradwire.torch_scripts.engine import Engine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Request = Callable[[], Any]
 _LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
 _COMPUTES_S = 0.5  # seconds of all threads between two looks, below which it does not
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"  # a script may lie beside this package
 _here = threading.local()
 
 
@@ -41,18 +43,20 @@ class RankThread:
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
     calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
+    `result`: what a function has returned.
     """
 
     engine: "Engine[Any]"
     coroutine: greenlet  # of the hub, which does what this rank asks for
 
-    def __init__(self, script: Script, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
+    def __init__(self, script: Program, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
         self.rank, self._script = rank, script
         self._outputs = outputs or [Lines(rank, output) for output in (sys.stdout, sys.stderr)]
         self._state = ProcessState(rank, n, script.arguments, seed, self._outputs)
         self.at = "its start"
         self.failure: RunFailed | None = None
         self.answer: Any = None
+        self.result: Any = None
         self.futures: list[Pending] = []
         self.waits_for: Pending | None = None
         self._request: Request | None = None
@@ -132,7 +136,7 @@ class RankThread:
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self._script.run(self._state)
+            self.result = self._script.run(self._state)
         except Killed:
             pass
         except RunFailed as error:
@@ -152,7 +156,7 @@ class RankThread:
         """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
         folder = self._script.folder
         for frame, line in frames:
-            if (file := frame.f_code.co_filename).startswith(folder):
+            if (file := frame.f_code.co_filename).startswith(folder) and not file.startswith(_OURS):
                 return f"{file[len(folder) :]}:{line}"
         return self.at
 

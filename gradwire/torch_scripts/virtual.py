@@ -20,7 +20,7 @@ from gradwire.networks.card import Card
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.engine import Engine, Meeting
 from gradwire.torch_scripts.process_group import Collective, Pending
-from gradwire.torch_scripts.script import Script, ranks_alone
+from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.threads import RankThread
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock
@@ -63,7 +63,7 @@ class VirtualRank(RankThread):
 
     progress: "tqdm[Any] | None" = None
 
-    def __init__(self, script: Script, recorder: ScriptRecorder, n: int, seed: int, compute: float | None) -> None:
+    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, compute: float | None) -> None:
         super().__init__(script, recorder.rank, n, seed)
         self.recorder, self._compute = recorder, compute
         self.clock = self._shown = 0.0  # its time, and until when its records show it
@@ -275,7 +275,7 @@ class _Log(Recorder):
 
 
 def run_in_virtual_time(
-    script: Script, network: Network, recorders: Sequence[ScriptRecorder], compute: float | None,
+    script: Program, network: Network, recorders: Sequence[ScriptRecorder], compute: float | None,
     plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.

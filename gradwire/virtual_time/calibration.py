@@ -23,6 +23,7 @@ from gradwire.core.training.passes import Precision
 from gradwire.core.transports.timing import now
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
+from gradwire.core.workloads.lookup import UserObject
 
 T = TypeVar("T")
 _REPEATS = 15
@@ -48,7 +49,12 @@ def flops_of(compute: Callable[[], torch.Tensor]) -> dict[str, float]:
 
 
 def calibrated(options: Options, data: Data) -> dict[str, float]:
-    """Return what was timed on this machine for such a step, now or in an earlier run."""
+    """Return what was timed on this machine for such a step, now or in an earlier run.
+
+    Of what is no module's, now: it may have changed since it had its name.
+    """
+    if any(isinstance(given, UserObject) for given in (options.model, options.optimizer, data.task)):
+        return time_phases(options, data)
     path = Path(options.results_dir) / CALIBRATION
     samples = len(part_of_a_step(options, data))
     own = options.strategy.cost().code

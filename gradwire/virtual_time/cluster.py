@@ -11,7 +11,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import free_memory
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import trained
-from gradwire.core.training.checks import check_network
+from gradwire.core.training.checks import check_network, default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Options, read_unit
 from gradwire.core.training.passes import Stretch
@@ -40,6 +40,24 @@ def with_link(options: Options) -> Options:
     if options.bandwidth or options.latency:
         raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
     check_network(options)
+    return options
+
+
+def fit(options: Options) -> Options:
+    """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
+    if options.device not in ("auto", "cpu", "meta"):
+        raise UsageError(
+            f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
+        )
+    if options.launcher or options.scheduler:
+        raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
+    if options.restarts:
+        raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
+    if options.n_gpus is not None and options.n_gpus < 1:
+        raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
+    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
+    options = with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
+    check_memory(options)
     return options
 
 

@@ -21,7 +21,7 @@ from gradwire.core.transports.timing import at_intervals
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.networks.card import Card
 from gradwire.virtual_time import footprints
-from gradwire.virtual_time.cluster import ClusterOptions, Compute, busiest, shares_of
+from gradwire.virtual_time.cluster import ClusterOptions, Compute, busiest, fit, shares_of
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.meta_models import count_flops, sizes_of
 from gradwire.virtual_time.network import Network
@@ -209,7 +209,7 @@ def dry_run(
     By default one step, or, where it is not like those that follow, about `_SEVERAL`; with --memory two, as the
     optimizer's state is made in the first.
     """
-    options = check(options, cluster, parameters, steps, layers)
+    options = check(fit(options), cluster, parameters, steps, layers)
     sizes, samples = sizes_of(options, parameters, layers), samples_of_a_worker(options)
     phases = phases_of(options, cluster, parameters)
     repeats = period(options.strategy)

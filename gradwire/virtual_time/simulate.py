@@ -30,7 +30,7 @@ from tyro.conf import UseAppendAction
 from gradwire.core.records import tables
 from gradwire.core.records.atomic import check_writable_by, write_atomically
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import default_n_gpus, resolve
+from gradwire.core.training.checks import resolve
 from gradwire.core.training.command_line import guarded, parse_with
 from gradwire.core.training.options import Options
 from gradwire.core.training.preflight import prepare
@@ -42,7 +42,7 @@ from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
 from gradwire.virtual_time.calibration import part_of_a_step
-from gradwire.virtual_time.cluster import ClusterOptions
+from gradwire.virtual_time.cluster import ClusterOptions, fit
 from gradwire.virtual_time.dry_run import DryRun, check_model, dry_run
 from gradwire.virtual_time.dry_run import check as check_dry
 from gradwire.virtual_time.launcher import Death, VirtualTime
@@ -128,7 +128,7 @@ def _run(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Si
     """Train, or only time steps. Raises UsageError, RunFailed."""
     if not _is_dry(options, chosen):
         return simulate(options, chosen, quiet)
-    return dry_run(fit(options), chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
+    return dry_run(options, chosen, chosen.parameters, chosen.steps, quiet, chosen.layers)
 
 
 def _is_dry(options: Options, chosen: SimulationOptions) -> bool:
@@ -165,24 +165,6 @@ def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, 
     data = prepare(resolve(options, launcher), launcher)
     clusters.check_memory(options, data)
     return options, network, deaths, data
-
-
-def fit(options: Options) -> Options:
-    """Return the options as a simulation takes them: with a number of ranks, on the CPU. Raises UsageError."""
-    if options.device not in ("auto", "cpu", "meta"):
-        raise UsageError(
-            f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
-        )
-    if options.launcher or options.scheduler:
-        raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
-    if options.restarts:
-        raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
-    if options.n_gpus is not None and options.n_gpus < 1:
-        raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
-    options = clusters.with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
-    clusters.check_memory(options)
-    return options
 
 
 # Sweeps

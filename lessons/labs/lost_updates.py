@@ -107,7 +107,7 @@ class LostUpdates(Lab):
                 super().setup()
                 vars(self).update(vars(load()))
 
-        return explore(Mine(n_fetch=4), n_gpus=3, steps=4, own_steps=True, until_broken=True)
+        return explore(Mine(n_fetch=2), n_gpus=3, steps=3, own_steps=True, until_broken=True)
 
     def find_faults(self, run: Run) -> Iterator[str]:
         yield from (f"{run.case}: {text}{count_lost(run)}" for text in explain(run))

@@ -122,8 +122,8 @@ class Orders(NotWaiting):
                 """Leave that to `holds`."""
 
         holds = ask(load().holds)
-        for s, n_gpus, steps in ((0, 3, 2), (0, 4, 1), (1, 3, 2)):  # of the second, only a part
-            found = explore(Mine(s=s), n_gpus, steps, own_steps=True, invariant=holds, at_most=252, random=0,
+        for s, n_gpus, steps, at_most in ((0, 3, 2, 252), (0, 4, 1, 84), (1, 3, 2, 252)):  # of the second, only a part
+            found = explore(Mine(s=s), n_gpus, steps, own_steps=True, invariant=holds, at_most=at_most, random=0,
                             until_broken=True)  # fmt: skip
             if found.counterexample:
                 break

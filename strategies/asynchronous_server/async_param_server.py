@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from gradwire.core.records.errors import between
 from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.served import Served
-from gradwire.core.strategy.traits import RETURNING, Footprint
+from gradwire.core.strategy.traits import RETURNING, Footprint, Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER
 from gradwire.core.transports.base import Message
 
@@ -62,6 +62,10 @@ class AsyncParamServer(Served):
         if self.max_staleness is None or self.aggregate > 1:
             return None
         return (2 * self.max_staleness + 1) * (workers - 1)
+
+    def weight(self, workers: int) -> Weight | str:
+        """M gradients make an update."""
+        return Weight(self.aggregate)
 
     # Worker
 

@@ -28,8 +28,9 @@ import torch
 
 from gradwire.core.records.errors import below, between
 from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.served import Served
-from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Message
 from gradwire.core.transports.noted import receive_noted
@@ -82,6 +83,15 @@ class DecoupledDiLoCo(Served):
             between(self, "quorum", 1, run.workers, "the learners")
         below(self, grace=1e6, outer_lr=1e30, outer_momentum=1.0)
 
+    @property
+    def period(self) -> int:
+        """A turn of each fragment."""
+        return self.local_steps * self.fragments
+
+    def weight(self, workers: int) -> Weight | str:
+        """Not known: see above."""
+        return "what a learner does between sending a fragment and taking it is lost"
+
     def setup(self) -> None:
         """Cut x. Syncer: make the outer optimizer."""
         super().setup()
@@ -89,8 +99,7 @@ class DecoupledDiLoCo(Served):
         self.tags = tuple(f"fragment {p}" for p in range(self.fragments))
         if self.is_server:
             self.X = [torch.nn.Parameter(x_p) for x_p in self.x]
-            momentum = self.outer_momentum
-            self.outer = torch.optim.SGD(self.X, lr=self.outer_lr, momentum=momentum, nesterov=momentum > 0)
+            self.outer = outer_sgd(self.X, self.outer_lr, self.outer_momentum)
             self.keep("outer", self.outer)
             how = self.fragments, self.quorum, self.grace, self.merge
             self.gathered = Quorum(self.workers, self.transport, self.descent, *how)

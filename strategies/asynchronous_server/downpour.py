@@ -18,13 +18,14 @@ momentum. The workers' optimizers have a state each, which stays.
 How the server adds and answers, and how an epoch ends: `push_fetch.py`.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
 from gradwire.core.records.errors import UsageError, below, between
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.push_fetch import PushFetch
 
@@ -70,6 +71,15 @@ class Downpour(PushFetch):
         below(self, outer_lr=1e30, outer_momentum=1.0)
         if self.momentum_every > 1 and not self.outer_momentum:
             raise UsageError(f"--momentum_every {self.momentum_every}: there is no momentum; give --outer_momentum too")
+
+    @property
+    def period(self) -> int:
+        """A push and a fetch."""
+        return math.lcm(self.n_push, self.n_fetch)
+
+    def weight(self, workers: int) -> Weight | str:
+        """A movement is a sum of gradients, and the server adds each."""
+        return "the server has momentum" if self.outer_momentum else Weight(1, self.outer_lr)
 
     def setup(self) -> None:
         """Worker: allocate d_k, and count its samples. Server: have momentum."""

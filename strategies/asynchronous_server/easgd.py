@@ -19,7 +19,7 @@ import torch
 
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Traffic
+from gradwire.core.strategy.traits import Cost, Traffic, Weight
 from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.push_fetch import PushFetch
 
@@ -48,6 +48,15 @@ class ElasticAveraging(PushFetch):
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise UsageError(f"--alpha {self.alpha}: must be above 0 and below 1")
         between(self, "tau", 1, run.steps_per_epoch, "the steps of an epoch")
+
+    @property
+    def period(self) -> int:
+        """An exchange."""
+        return self.tau
+
+    def weight(self, workers: int) -> Weight | str:
+        """Not known: x~ and x_k share what they hold anew in each exchange."""
+        return "what a gradient adds to the centre depends on all exchanges that follow"
 
     def setup(self) -> None:
         """Worker: allocate d and x~ as it was fetched last, and count its samples."""

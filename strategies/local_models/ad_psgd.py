@@ -31,7 +31,7 @@ import torch
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.living import ROOT, CommonEpoch, Living
-from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.transports.base import Message, Work
 from strategies.local_models.drifting import Drifting
 
@@ -59,6 +59,10 @@ class ADPSGD(Drifting):
         """Every rank takes messages in an order of its own, which no record has."""
         if run.replayed:
             raise UsageError(f"--replay: with {self.name} ranks take messages in an order of their own; leave it out")
+
+    def weight(self, workers: int) -> Weight | str:
+        """No exchange changes the sum of all x_k, of which the model is the mean."""
+        return Weight(1, 1 / workers)
 
     def setup(self) -> None:
         """Find the partners. Passive: make a vector for x apart from the parameters, and one for each answer."""

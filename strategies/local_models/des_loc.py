@@ -21,6 +21,7 @@ Nothing is on its way between two steps. Periods go on from one epoch to the nex
 mean of the x_k, at any time; a checkpoint has the x_k, u_k and v_k of each rank.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -69,11 +70,20 @@ class DESLOC(Drifting):
             if made.defaults["amsgrad"]:
                 raise UsageError(f"--optimizer_options amsgrad=True: {why}, and this makes a third; leave it out")
 
+    @property
+    def period(self) -> int:
+        """An averaging of each of the three."""
+        return math.lcm(*self.periods)
+
+    @property
+    def periods(self) -> tuple[int, int, int]:
+        """K_x, K_u and K_v."""
+        H = self.local_steps
+        return H, self.first_period or 3 * H, self.second_period or 6 * H
+
     def setup(self) -> None:
         """Begin the periods of x, u and v."""
         super().setup()
-        H = self.local_steps
-        self.periods = (H, self.first_period or 3 * H, self.second_period or 6 * H)
         self.n_taken = torch.zeros(3, dtype=torch.int64, device="cpu")  # samples of each period
         self.keep("n_taken", self.n_taken, counted=False)
 

@@ -74,6 +74,11 @@ class Fragmented(Drifting, OnBlocks):
         between(self, "fragments", 1)
         between(self, "local_steps", 1)
 
+    @property
+    def period(self) -> int:
+        """A turn of each fragment."""
+        return self.local_steps
+
     def setup(self) -> None:
         """Cut the blocks of the model into fragments."""
         super().setup()

@@ -23,7 +23,7 @@ import torch
 
 from gradwire.core.records.errors import one_of
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.drifting import Drifting
 
 RING, EXPONENTIAL = "ring", "exponential"
@@ -48,6 +48,10 @@ class Gossip(Drifting):
     def check(self, run: RunSize) -> None:
         """The topology is one of the two."""
         one_of(self, "topology", (RING, EXPONENTIAL))
+
+    def weight(self, workers: int) -> Weight | str:
+        """No exchange changes the mean of all x_k, in which ranks count alike."""
+        return Weight(workers, by_samples=False)
 
     def setup(self) -> None:
         """Make a vector for what is averaged."""

@@ -21,7 +21,8 @@ import torch
 from gradwire.compression import GATHERED, KINDS, LINEAR
 from gradwire.core.records.errors import UsageError, below, between, one_of
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.factories import outer_sgd
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits, Weight
 from strategies.collectives import ring_all_reduce
 from strategies.local_models.drifting import Drifting
 
@@ -51,9 +52,13 @@ class LocalSGD(Drifting):
         return Cost(worker=ring, path=ring)
 
     @property
-    def steps_per_code(self) -> int:
-        """See Strategy: one ends a round."""
+    def period(self) -> int:
+        """A round."""
         return self.local_steps
+
+    def weight(self, workers: int) -> Weight | str:
+        """An average keeps that of a gradient in the mean of all x_k."""
+        return Weight(workers) if self.outer_optimizer == "average" else "the outer optimizer has momentum"
 
     def memory(self, role: str) -> Footprint:
         """The mean; with an outer optimizer, the x that the round began with, and its momentum."""
@@ -82,7 +87,7 @@ class LocalSGD(Drifting):
             momentum = 0.0 if averages else 0.9 if self.outer_momentum is None else self.outer_momentum
             with self.transport.recorder.holding("codec state" if averages else "other"):
                 self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
-            self.outer = torch.optim.SGD([self.before], lr=lr, momentum=momentum, nesterov=momentum > 0)
+            self.outer = outer_sgd([self.before], lr, momentum)
             self.keep("before", self.before)
             self.keep("outer", self.outer)
 

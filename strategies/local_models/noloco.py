@@ -23,7 +23,7 @@ import torch
 
 from gradwire.core.records.errors import below, between
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.drifting import Drifting
 
 
@@ -56,6 +56,15 @@ class NoLoCo(Drifting):
         """A round has a step."""
         between(self, "local_steps", 1)
         below(self, outer_lr=1e30, outer_momentum=1.0, consensus_lr=1e30)
+
+    @property
+    def period(self) -> int:
+        """A round."""
+        return self.local_steps
+
+    def weight(self, workers: int) -> Weight | str:
+        """Not known: d has momentum."""
+        return "what is added to x0 goes on in later rounds"
 
     def setup(self) -> None:
         """d <- 0."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.traits import NOTHING, Cost, Footprint, Traits
+from gradwire.core.strategy.traits import NOTHING, Cost, Footprint, Traits, Weight
 from strategies.collectives import broadcast
 
 
@@ -25,6 +25,10 @@ class NoCommunication(Strategy):
     def memory(self, role: str) -> Footprint:
         """What is shown has a vector of its own."""
         return Footprint(other="P")
+
+    def weight(self, workers: int) -> Weight | str:
+        """Each model has its own worker's gradients only."""
+        return "of the models, which share nothing, rank 0's is shown"
 
     def setup(self) -> None:
         """Allocate a vector for rank 0's parameters."""

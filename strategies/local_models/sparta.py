@@ -19,7 +19,7 @@ import torch
 from gradwire.compression.sparse import share_of
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.collectives import average
 from strategies.local_models.drifting import Drifting
 
@@ -44,6 +44,10 @@ class Sparta(Drifting):
         """Something must be averaged."""
         if not 0 < self.fraction <= 1:
             raise UsageError(f"--fraction {self.fraction}: must be above 0 and at most 1")
+
+    def weight(self, workers: int) -> Weight | str:
+        """No exchange changes the mean of all x_k, in which ranks count alike."""
+        return Weight(workers, by_samples=False)
 
     def setup(self) -> None:
         """Allocate the part of x that travels."""

@@ -32,7 +32,8 @@ import torch
 
 from gradwire.core.records.errors import UsageError, below, between
 from gradwire.core.strategy.base import RunSize
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic
+from gradwire.core.strategy.factories import outer_sgd
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.fragments import Fragment, Fragmented
 
 
@@ -71,13 +72,16 @@ class StreamingDiLoCo(Fragmented):
             between(self, "delay", 0, self.local_steps - 1, "one less than --local_steps")
         below(self, blend=1.0, outer_lr=1e30, outer_momentum=1.0)
 
+    def weight(self, workers: int) -> Weight | str:
+        """Not known: x0 has momentum."""
+        return "the outer optimizer has momentum"
+
     def setup(self) -> None:
         """Make the outer optimizer, and room for what this rank has sent."""
         super().setup()
         self.tau = min(1, self.local_steps - 1) if self.delay is None else self.delay
         self.alpha = 0.5 if self.blend is None else self.blend
-        momentum = self.outer_momentum
-        self.outer = torch.optim.SGD([one.x0 for one in self.cut], self.outer_lr, momentum, nesterov=momentum > 0)
+        self.outer = outer_sgd([one.x0 for one in self.cut], self.outer_lr, self.outer_momentum)
         self.own = torch.zeros_like(self.x0) if self.eager else self.x0.new_empty(0)
         self.keep("outer", self.outer)
         self.keep("own", self.own)

@@ -25,7 +25,7 @@ import torch
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.base import RunSize, Strategy
 from gradwire.core.strategy.living import ROOT, Living
-from gradwire.core.strategy.traits import NOTHING, SURVIVED, Cost, Traits
+from gradwire.core.strategy.traits import NOTHING, SURVIVED, Cost, Traits, Weight
 from strategies.lock_free.lost_updates import LostUpdates
 
 
@@ -49,6 +49,10 @@ class Hogwild(Strategy):
     def check(self, run: RunSize) -> None:
         """Ranks must share memory."""
         run.check_shared_memory(self.name)
+
+    def weight(self, workers: int) -> Weight | str:
+        """Each rank adds what it has computed."""
+        return Weight(1)
 
     def setup(self) -> None:
         """Share x and the counts."""

@@ -25,7 +25,7 @@ import torch
 from gradwire.core.records.errors import between
 from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.living import ROOT
-from gradwire.core.strategy.traits import END
+from gradwire.core.strategy.traits import END, Weight
 from strategies.lock_free.hogwild import Hogwild
 
 
@@ -52,6 +52,20 @@ class HogwildPP(Hogwild):
         between(self, "cluster_size", 1)
         between(self, "sync_delay", 1)
         between(self, "tolerance", 0)
+
+    @property
+    def period(self) -> int:
+        """An exchange."""
+        return self.sync_delay
+
+    @property
+    def fewest_workers(self) -> int:
+        """Two clusters."""
+        return self.cluster_size + 1
+
+    def weight(self, workers: int) -> Weight | str:
+        """Not known: see above."""
+        return "an update has its full weight when the token has gone round"
 
     def clusters(self) -> list[range]:
         """Return the ranks that share one x: `cluster_size` that follow each other."""

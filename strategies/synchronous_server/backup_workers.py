@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.served import Served
-from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic
+from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER
 from gradwire.core.transports.base import Message
 
@@ -47,6 +47,10 @@ class BackupWorkers(Served):
         between(self, "n_backup", 0)
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
+
+    def weight(self, workers: int) -> Weight | str:
+        """A step takes those that are on time."""
+        return Weight(workers - self.n_backup)
 
     def setup(self) -> None:
         """Server: keep the gradients of the step, by worker."""

@@ -1,10 +1,11 @@
-"""Twenty planted bugs, and who finds them: all orders of the smallest case, or a thousand runs with random delays.
+"""Planted bugs, and who finds them: all orders of the smallest case, or a thousand runs with random delays.
 
 python -m tests.every_order.planted_bugs    # the table goes to results/, too
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -197,6 +198,138 @@ def _(right: Any, self: Any) -> None:
     x, transport = self.replica.x, self.transport
     self.is_active, self.partners, self.sent = True, [(transport.rank + 1) % 3], {}
     self.apart, self.answers = x, {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}
+
+
+# Weights
+
+
+@contextmanager
+def step_times(self: Any, factor: float) -> Iterator[None]:
+    """In the block, an update is so many times as long."""
+    (group,) = self.descent.optimizer.param_groups
+    group["lr"], lr = group["lr"] * factor, group["lr"]
+    yield
+    group["lr"] = lr
+
+
+@bug(ASYNC, "apply", "a server applies each gradient twice", 3, 2)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    right(gradients)
+    self.descent.optimizer.step()
+
+
+@bug(ASYNC, "apply", "a gradient is applied twice when a worker comes twice in a row", 3, 3)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    (gradient,), before = gradients, self.__dict__.get("before")
+    self.before = gradient.src
+    right([gradient])
+    if before == gradient.src:
+        self.descent.optimizer.step()
+
+
+@bug("backup_workers", "apply", "a server divides by all workers where fewer are on time", 4, 2)
+def _(right: Any, self: Any, gradients: list[Message], processed: float) -> None:
+    with step_times(self, len(gradients) / 3):
+        right(gradients, processed=processed)
+
+
+@bug("param_server", "apply", "a server halves a mean", 3, 2)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    with step_times(self, 0.5):
+        right(gradients)
+
+
+@bug("local_sgd", "all_reduce", "a ring halves a mean", 2, 4, local_steps=2)
+def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
+    return 2 * int(right(vector, n))
+
+
+@bug("streaming_diloco", "setup", "one tag serves all blocks of a fragment", 2, 4, strided=True, local_steps=2,
+     fragments=1)  # fmt: skip
+def _(right: Any, self: Any) -> None:
+    right()
+    for fragment in self.cut:
+        fragment.tag = "fragment"
+
+
+@bug("decoupled_diloco", "setup", "one tag serves all fragments", 3, 4, local_steps=1)
+def _(right: Any, self: Any) -> None:
+    right()
+    self.tags = ("fragment",) * self.fragments
+
+
+@bug("local_sgd", "end_round", "a mean of models forgets their samples", 2, 4, local_steps=2)
+def _(right: Any, self: Any) -> None:
+    self.n_taken.fill_(1)
+    right()
+
+
+@bug("ring_all_reduce", "all_reduce", "a ring takes the mean over ranks", 3, 2)
+def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
+    right(vector.div_(n), n)
+    return self.transport.world_size
+
+
+@bug("param_server", "apply", "a mean of gradients forgets their samples", 3, 2)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    right(replace(gradient, n=1) for gradient in gradients)
+
+
+@bug(ASYNC, "apply", "a sum takes the place of a mean", 3, 4, aggregate=2)
+def _(right: Any, self: Any, gradients: Sequence[Message]) -> None:
+    with step_times(self, len(gradients)):
+        right(gradients)
+
+
+@bug(ASYNC, "setup", "each gradient makes an update where two should", 3, 4, aggregate=2)
+def _(right: Any, self: Any) -> None:
+    right()
+    self.aggregate = 1
+
+
+@bug(ASYNC, "apply", "the update that ends an epoch is lost", 3, 3)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    with step_times(self, float(self.descent.samples + 1 < self.descent.until)):
+        right(gradients)
+
+
+@bug("sharded_param_server", "apply", "one of two servers halves its slice", 4, 2)
+def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
+    with step_times(self, 1 / (1 + self.transport.rank)):
+        right(gradients)
+
+
+@bug("sharded_gradients", "reduce", "the gradient of a block is added to that before", 2, 2)
+def _(right: Any, self: Any, block: Any, n: int) -> None:
+    before = self.g[block.place].clone()
+    right(block, n)
+    self.g[block.place] += before
+
+
+@bug("downpour", "push", "a movement is pushed twice", 3, 2)
+def _(right: Any, self: Any, tag: str = "push") -> None:
+    before = self.movement.clone()
+    right(tag)
+    self.movement.copy_(before)
+
+
+@bug("gossip", "mix", "a rank divides by one neighbour too many", 3, 2)
+def _(right: Any, self: Any, t: int) -> None:
+    right(t)
+    self.replica.x.mul_(3 / 4)
+
+
+@bug("sparta", "step", "a mean is put where other elements were", 2, 2)
+def _(right: Any, self: Any, n_samples: int) -> None:
+    right(n_samples)
+    self.replica.x.index_copy_(0, self.drawn(self.descent.version + 1), self.part)
+
+
+@bug("ad_psgd", "answer", "a passive rank answers and keeps its own", 2, 1, own=True)
+def _(right: Any, self: Any, request: Message) -> None:
+    before = self.apart.clone()
+    right(request)
+    self.apart.copy_(before)
 
 
 BUGS["updates are loads and stores"] = (

@@ -176,12 +176,7 @@ PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
     (not_received, 2, 4, "rank 0, round 1: has ended without the 'spare' that rank 1 sent in round 1"),
     (asks_too_late, 3, 4, "rank 0, round 3: overwrites what rank 1 may not have read, elements 0 to 3"),
     (adds_where_it_reads, 2, 4, "rank 1, round 1: writes into what rank 0 sent"),
-    (
-        lambda vector, transport, n: n // 0,
-        2,
-        4,
-        "rank 0, round 1: ZeroDivisionError: integer division or modulo by zero",
-    ),
+    (lambda vector, transport, n: [][n], 2, 4, "rank 0, round 1: IndexError: list index out of range"),
     (lambda vector, transport, n: n, 2, 4, "rank 0, round 1: ends without rank 1's contribution, elements 0 to 3"),
     (lambda *given: recursive_doubling(*given) and 7, 2, 4, "rank 0, round 1: returns another n than the sum of all"),
 ]

@@ -35,7 +35,7 @@ def interleavings(*lengths: int) -> int:
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("name", ONE)
 def test_without_a_receive_from_anybody_there_is_one_order(name: str, workers: int) -> None:
-    report = all_of(name, workers + strategy_of(name).roles(8).count("server"), 3)
+    report = all_of(name, workers + strategy_of(name).roles(8).count("server"), 2 * strategy_of(name).period)
     assert (report.orders, len(report.results)) == (1, 1)
 
 

@@ -1,8 +1,10 @@
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import pytest
 
+from gradwire.core.strategy.workers import SERVER
 from gradwire.every_order.explore import explore
 from gradwire.every_order.invariants import ask, chosen
 from gradwire.every_order.report import examine
@@ -94,13 +96,35 @@ def test_memory_and_waits_are_told_of_in_the_first_order(bug: str, broken: str) 
         assert [says for says, (held, _) in report.held.items() if not held] == [WAITS]
 
 
+def test_random_orders_are_fair_in_the_end() -> None:
+    """Without that a rank of ad_psgd takes steps without end, and never lets the other learn that the epoch is over."""
+    report = explore("ad_psgd", 2, at_most=5, random=5)
+    assert (report.orders, report.counterexample) == (10, None), report.text()
+
+
+@dataclass(kw_only=True)
+class LooksForEver(AsyncParamServer):
+    """A worker looks for a message that is never sent."""
+
+    def step(self, n_samples: int) -> None:
+        while self.transport.recv(SERVER, "never", timeout=0) is None:
+            pass
+
+
+def test_an_order_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.every_order.scheduler.MOST_DECISIONS", 50)
+    report = explore(LooksForEver(), at_most=1, random=0)
+    assert report.counterexample
+    assert report.counterexample.broken == "no rank waits for ever: it has not ended after 50 decisions"
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_all_orders_find_each_planted_bug_and_none_without_it(bug: str) -> None:
     wrong, right, deaths = BUGS[bug]
     found = examine(wrong, deaths=deaths, until_broken=True).counterexample
     assert found is not None
     assert found.broken in found.text()
-    assert examine(right, deaths=deaths, at_most=300).counterexample is None
+    assert examine(right, deaths=deaths, at_most=300, random=10).counterexample is None
 
 
 def test_random_orders_find_a_bug_as_often_as_is_said() -> None:

@@ -12,17 +12,17 @@ import pytest
 from lessons import check, processes
 from lessons.check import run_solution
 from lessons.judge import draw
-from lessons.lab import Case, Fault, Lab, Run, Vectors
+from lessons.lab import Case, Lab, Run, Vectors
 from lessons.labs import LABS
-from lessons.processes import play_cases
+from lessons.processes import Played, play_cases
 from lessons.report import Report
 from lessons.source import Source
 from tests.lessons.mistakes import Change, write
 
 
-def _play_here(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Run, Fault | None, str]:
+def _play_here(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Played, str]:
     """Take the place of `play_apart`."""
-    return *play_cases(lab, source, lambda news: None), ""
+    return play_cases(lab, source, lambda run: None), ""
 
 
 @cache

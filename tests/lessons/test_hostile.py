@@ -1,13 +1,22 @@
-"""Files that hang, end or break: one line each."""
+"""Files that hang, end or break: one line each, which names what ran; and right ones on a busy machine."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lessons import check, processes
+from lessons import check, processes, source
+from lessons.labs import LABS
 from lessons.report import Report
-from tests.lessons.judged import judge_here
+from lessons.source import Source
+from tests.lessons.judged import judge_changed, judge_here
+from tests.lessons.mistakes import solution
+from tests.ranks import LIMIT
+from tests.runs import ROOT
 
 SOLVED = (check.SOLUTIONS / "ring.py").read_text()
 PRELUDE = "import os\nimport sys\nimport time\n\nimport torch\n\n\ndef all_reduce(transport, vector):\n"  # 8 lines
@@ -82,6 +91,27 @@ def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> Non
     assert "an endless loop?" in found.verdict
 
 
+IN_ONE_ORDER = "    base.copy_(x)\n    while type(transport).__name__ == 'Ordered': pass\n"
+RUNNING = [
+    ("ring", "import time\nwhile True: pass\n", "import of your functions"),
+    ("ring", SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    while len(vector) == 24: pass"),
+     "N = 4, 24 elements"),
+    ("lost_updates", solution("lost_updates", ("    base.copy_(x)\n", IN_ONE_ORDER)),
+     "one of all orders of a small case"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lab", "source", "what"), RUNNING)
+@pytest.mark.usefixtures("impatient")
+def test_the_line_names_what_ran(tmp_path: Path, lab: str, source: str, what: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    found = check.check_file(lab, str(path))
+    assert found.verdict.startswith(f"{what}: your code does not come to an end at line "), found.verdict
+    assert "of mine.py (while" in found.verdict
+
+
 HANGS = "on 3 real processes: your code does not come to an end at line "
 ON_PROCESSES = [
     ("vector.zero_()", "on 3 real processes the results differ"),
@@ -109,3 +139,58 @@ def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
         "    vector.copy_(torch.stack(list(known.values())).mean(0))\n"
     )  # fmt: skip
     assert "without the part of rank 1, 2" in judged(tmp_path, share, judge_here).verdict
+
+
+# What is right
+
+
+LONGEST = ("lost_updates", "orders")  # the labs whose solutions are tried in the most orders
+
+
+def test_only_what_runs_the_students_code_is_timed_and_each_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, path = LABS["lost_updates"], check.SOLUTIONS / "lost_updates.py"
+    running, examined = [""], []
+    find_faults = type(lab).find_faults
+
+    def note(*arguments: Any) -> Any:
+        examined.append(running[-1])
+        return find_faults(*arguments)
+
+    monkeypatch.setattr(type(lab), "find_faults", note)
+    source._compile.cache_clear()
+    played = processes.play_cases(lab, Source.of_file(path), lambda run: None, running.append)
+    assert (played.fault, played.left_out) == (None, "")
+    assert examined == [""] * (len(lab.cases) + 1)
+    assert running[-1] == ""
+    assert running.count("one of all orders of a small case") > 100
+    assert source._compile.cache_info().misses == 1
+
+
+def test_a_judge_that_runs_out_of_time_says_so_and_takes_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_ORDERS_S", -1.0)
+    found = judge_changed("lost_updates")
+    assert (found.kind, found.points) == ("right", 100)
+    assert found.verdict.endswith("; the judge ran out of time before it had tried all orders")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a process is bound to processors on Linux")
+@pytest.mark.xdist_group("busy loops")
+@pytest.mark.parametrize(
+    "lab", [pytest.param(lab, marks=[] if lab in LONGEST else pytest.mark.exhaustive) for lab in LABS]
+)
+def test_a_solution_is_right_beside_four_busy_loops_on_two_processors(lab: str) -> None:
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    loop = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # it ends with this process, however that ends
+    commands = [*[["-c", loop]] * 4, ["-m", "lessons.check", lab, str(check.SOLUTIONS / f"{lab}.py")]]
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True))
+            os.sched_setaffinity(started[-1].pid, processors)
+        out, _ = started[-1].communicate(timeout=3 * LIMIT)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert out.endswith("points: 100 of 100\n"), out

@@ -104,5 +104,5 @@ def test_runs_of_several_seeds_are_one_line_in_the_shade_of_their_range(tmp_path
     axes = plot.picture(runs).axes[0]
     (line,), (shade,) = axes.get_lines(), axes.collections
     assert list(line.get_ydata()) == [75]
-    assert {y for _, y in shade.get_paths()[0].vertices} == {70, 80}
+    assert set(np.asarray(shade.get_paths()[0].vertices)[:, 1]) == {70, 80}
     assert not plot.picture(runs[:1]).axes[0].collections, "one seed has no range"

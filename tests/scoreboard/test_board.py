@@ -99,6 +99,76 @@ def test_who_ends_after_the_budget_with_one_seed_takes_fewer_steps(monkeypatch: 
             board.make(find("ring_all_reduce"), pool, Scale(2))
 
 
+def test_bits_are_compared_on_a_processor_of_the_same_kind_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(entry: object, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
+        return Played({"x": torch.full((1,), now["x"])}, now["seconds"], 8, "page" * show)
+
+    now = {"x": 1.0, "seconds": 1.0}
+    kept = find("ring_all_reduce")
+    monkeypatch.setattr(game, "fit", lambda *_: 9)
+    monkeypatch.setattr(game, "play", play)
+    monkeypatch.setattr(game, "score", lambda parameters: 4.0 + float(parameters["x"]))
+    with ThreadPoolExecutor(1) as pool:
+        facts, _ = board.make(kept, pool, Scale(2))
+        for of in facts["clusters"].values():
+            of["scores"] = [5.0, 5.1]
+        for of in facts["clusters"].values():
+            assert of["hashes"][0] == of["hashes"][1]
+        now["x"] = 1.05
+        assert "fast: 0 of 2 runs have the same bits, not those of seeds 0, 1" in board.verify(kept, facts, pool)
+        facts["machine"]["cpu"] = "an abacus"
+        said = board.verify(kept, facts, pool)
+        assert re.search(
+            r"fast: 2 of 2 runs have the same virtual seconds and bytes \(bits not compared: .+, kept an abacus\); "
+            r"mean 5.0500, kept 5.0500 ± 0.0707: within", said,
+        )  # fmt: skip
+        now["seconds"] = 1.5
+        assert "fast: 0 of 2 runs have the same virtual seconds and bytes" in board.verify(kept, facts, pool)
+        now["x"] = 2.0
+        with pytest.raises(RunFailed, match=r"racks: .*: outside"):
+            board.verify(kept, facts, pool)
+
+
+WITHOUT: Any = object()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("", 5), ("", []), ("", {}), ("entry", 5), ("entry", WITHOUT), ("clusters", 5), ("clusters", {}),
+        ("clusters slow", []), ("clusters slow scores", []), ("clusters slow scores", [4.0, "x"]),
+        ("clusters slow scores", [4.0, float("nan")]), ("clusters slow steps", "many"), ("clusters slow options", None),
+        ("clusters slow hashes", ["one"]), ("clusters slow seconds", WITHOUT), ("clusters moon", {}), ("machine", None),
+        ("game", {}), ("game clusters", 3),
+    ],
+)  # fmt: skip
+def test_a_strange_entry_is_one_line(path: str, value: Any, tmp_path: Path) -> None:
+    content: Any = json.loads((ROOT / "results" / "scoreboard" / "local_sgd.json").read_text())
+    *outer, last = path.split(" ")
+    inner = content
+    for name in outer:
+        inner = inner[name]
+    if value is WITHOUT:
+        del inner[last]
+    else:
+        inner[last] = value
+    (tmp_path / "strange.json").write_text(json.dumps(content if last else value))
+    code, text = said_by(lambda: scoreboard.main([f"--results_dir={tmp_path}", "--verify"]))
+    assert (code, text.count("\n")) == (2, 1), text
+    assert "strange.json: is no entry of the scoreboard" in text
+
+
+def test_entries_of_other_seeds_are_one_line(tmp_path: Path) -> None:
+    content = json.loads((ROOT / "results" / "scoreboard" / "local_sgd.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    for of in content["clusters"].values():
+        of |= {name: of[name][:3] for name in ("scores", "hashes", "seconds", "bytes")}
+    (tmp_path / "b.json").write_text(json.dumps(content))
+    code, text = said_by(lambda: scoreboard.main([f"--results_dir={tmp_path}", "--verify"]))
+    assert (code, text.count("\n")) == (2, 1), text
+    assert "b.json: is no entry of the scoreboard" in text
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -163,8 +233,11 @@ def test_a_record_beats_every_other_entry(tmp_path: Path) -> None:
     lower = [score + (0.001 if seed < 3 else -0.001) for seed, score in enumerate(old)]
     kept: dict[str, Any] = {}
     for name, scores in (("old", old), ("lower", lower), ("best", [score - 0.01 for score in old])):
-        clusters = {"slow": {"scores": scores, "steps": 9, "bytes": [1_500_000] * 10}}
-        facts = {"entry": name, "file": f"{name}.py", "lines": 7, "clusters": clusters}
+        of = {"options": "", "steps": 9, "scores": scores, "hashes": ["0"] * 10, "seconds": [9.5] * 10}
+        facts = {
+            "entry": name, "file": f"{name}.py", "lines": 7, "game": {"clusters": {"slow": {}}}, "machine": {"cpu": ""},
+            "clusters": {"slow": of | {"bytes": [1_500_000] * 10}},
+        }  # fmt: skip
         assert ("no new record" in records.compared(facts, kept)) == (name == "lower")
         kept[name] = facts
         if name != "best":

@@ -1,12 +1,13 @@
 """What an entry may do: each rule of the scoreboard, with a file that breaks it, and one line that says so."""
 
+import ast
 from pathlib import Path
 
 import pytest
 import torch
 
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.scoreboard import entry, game
+from gradwire.scoreboard import entry, game, rules
 from gradwire.scoreboard.board import digest
 from gradwire.scoreboard.clusters import CLUSTERS
 from strategies import STRATEGIES
@@ -31,6 +32,7 @@ class Mine(RingAllReduce):
         super().step(n_samples)
 """
 )
+AGAIN = "\n\n    def again(self, n_samples: int) -> None:\n        pass"
 SHARING = (
     BEGIN
     + """
@@ -75,7 +77,7 @@ def entered(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> entry.E
         ("from torch import distributed", "imports distributed from torch"),
         ("from strategies import STRATEGIES", "imports STRATEGIES from strategies"),
         ("from .others import shared", "imports .others"),
-        ("global KEPT", "has a global statement"),
+        ("global KEPT", "line 14: uses Global of the module ast"),
         ("open('gradwire/language/text.txt.xz')", "uses open"),
         ("self.transport.clock = 0.0", "assigns to self.transport.clock"),
         ("Mine.shared = self.replica.x", "assigns to Mine.shared"),
@@ -96,6 +98,18 @@ def entered(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> entry.E
         ("Mine.step(self.transport)", "uses Mine.step; call it of an object"),
         ("torch.nn.functional.tf32_notes['x'] = self.replica.x", "uses torch.nn.functional.tf32_notes"),
         ("self.replica.model(torch.zeros(8, 32))\n\n    def model(self):\n        pass", "uses self.replica.model"),
+        ("match self.transport:\n            case object(__setattr__=put):\n                put('clock', 0.0)",
+         "line 14: uses Match of the module ast"),
+        ("try:\n            pass\n        except BaseException:\n            pass", "uses Try of the module ast"),
+        ("hasattr(self.transport, 'clock')", "uses hasattr"),
+        ("object()", "uses object"),
+        ("__import__('os')", "uses __import__"),
+        ("import math as __builtins__", "uses __builtins__"),
+        ("pass\n\n    def __reduce__(self):\n        return str, ('x',)", "uses __reduce__"),
+        ("pass\n\n    k: \"open('owned', 'w')\" = 1" + AGAIN, "has the annotation \"open('owned', 'w')\""),
+        ("EVIL = \"open('owned', 'w')\"\n\n    k: EVIL = 1" + AGAIN, "has the annotation EVIL"),
+        ("pass\n\n    k: print(1) = 1" + AGAIN, "has the annotation print(1)"),
+        ("from strategies.all_reduce.synthesised import synthesise", "imports synthesise"),
     ],
 )  # fmt: skip
 def test_a_file_that_breaks_a_rule_is_refused_before_it_is_imported(
@@ -140,11 +154,59 @@ def test_passes_that_take_no_time_are_found(tmp_path: Path, monkeypatch: pytest.
         game.play(made, "fast", 0, 4, 100)
 
 
-@pytest.mark.parametrize(("n", "says"), [("0.5", "n=0.5.: must be a number of samples"), ("1", "most of them empty")])
-def test_values_beside_a_payload_are_found(n: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = STEP.format(f"[self.transport.isend(None, self.transport.peers[0], 'x', n={n}) for _ in range(25_000)]")
+SENT = """
+
+class Tag(str):
+    def with_gradient(self, g: torch.Tensor) -> str:
+        self.gradient = g
+        return self
+
+
+class Count(int):
+    pass
+
+
+class Vector(torch.Tensor):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        ("x, peer, Tag('x').with_gradient(self.replica.g)", "of the type Tag: must be a plain str"),
+        ("x, peer, 'x', n=Count(1)", "n=1.: must be a number of samples"),
+        ("x, peer, 'x', n=0.5", "n=0.5.: must be a number of samples"),
+        ("x.as_subclass(Vector), peer, 'x'", "of the type Vector: send a tensor"),
+        ("[Tag('x')], peer, 'x'", "of the type list: send a tensor, or plain values"),
+        ("{1: (Count(1),)}, peer, 'x'", "of the type dict: send a tensor, or plain values"),
+        ("x, peer, 'x' * 500_000", "sends [0-9]+ bytes of tags and numbers beside [0-9]+ of vectors, more than 2%"),
+    ],
+)
+def test_nothing_travels_beside_what_is_counted(
+    sent: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = STEP.format(f"x, peer = self.replica.x[:2], self.transport.peers[0]\n        self.transport.isend({sent})")
     with pytest.raises(RunFailed, match=says):
+        game.play(entered(text + SENT, tmp_path, monkeypatch), "fast", 0, 1, 100)
+
+
+def test_empty_messages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = STEP.format("[self.transport.isend(None, self.transport.peers[0], 'x', n=1) for _ in range(25_000)]")
+    with pytest.raises(RunFailed, match="bytes of tags and numbers"):
         game.play(entered(text, tmp_path, monkeypatch), "fast", 0, 1, 100)
+
+
+@pytest.mark.parametrize("name", entry.ENTRIES)
+def test_what_the_strategies_here_are_written_in_is_allowed(name: str) -> None:
+    tree = ast.parse(Path(entry.find(name).file).read_text(encoding="utf-8"))
+    assert [found for node in ast.walk(tree) if (found := rules.wrong_syntax(node))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", entry.ENTRIES)
+def test_what_the_strategies_here_send_is_allowed(name: str) -> None:
+    game.play(entry.find(name), "racks", 0, 1, 100)
 
 
 def test_what_is_done_after_the_end_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
+from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weight
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
 from gradwire.networks.graph import Graph
@@ -104,9 +104,19 @@ class Strategy(ABC):
         """Check the options against the size of the run. Raises UsageError: see `between`."""
 
     @property
-    def steps_per_code(self) -> int:
-        """The steps between two codes that a worker sends."""
+    def period(self) -> int:
+        """The steps of a worker in which all that it sends has its turn: of one code, if it sends codes."""
         return 1
+
+    @property
+    def fewest_workers(self) -> int:
+        """The workers of which one exchanges something with another."""
+        return 2
+
+    def weight(self, workers: int) -> Weight | str:
+        """Return the weight that each gradient has in the model at last; in words, why that is not known."""
+        alike = self.traits.agree and not self.traits.asynchronous
+        return Weight(workers) if alike else "its class does not say the weight of a gradient"
 
     def stalest(self, workers: int) -> int | None:
         """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
@@ -132,8 +142,7 @@ class Strategy(ABC):
         `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
         there. `after_update` is called on a server after each of its updates, when the workers have their replies.
         `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. `network`: what --network says, where it is known. Raises
-        PeerLost, WaitTimeout.
+        the algorithm draws, the same on all ranks. `network`: of --network, if known. Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
@@ -156,7 +165,7 @@ class Strategy(ABC):
     def _code_by(self, codec: CodecFactory) -> Coding:
         N, x = self.transport.world_size, self.replica.x
         _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
-        dense *= self.steps_per_code
+        dense *= self.period
         sends = self.roles(N)[self.transport.rank] == "worker"
         coding = Coding(codec, self.replica, self.transport, dense, sends)
         # Where workers may die, a server begins anew with each: what codecs keep of them is lost.

@@ -1,10 +1,11 @@
 """What makes an optimizer, and what is found out of it by trying it out."""
 
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from gradwire.compression import Layout
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 
 @dataclass(frozen=True)
@@ -104,3 +106,24 @@ def takes_turns(make: OptimizerFactory) -> bool:
             other.grad = None
         at_once.step()
     return all(map(torch.equal, together, apart))
+
+
+def without_compiler(kind: type[Made]) -> type[Made]:
+    """Return `kind` without what torch wraps around its methods for torch.compile: the same steps.
+
+    The first call of any of these wrappers loads torch._dynamo and sympy, which takes as long as torch itself.
+    """
+
+    def step(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> float | None:
+        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
+            loss: float | None = inspect.unwrap(kind.step)(self, closure)
+            return loss
+
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), plain | {"step": step})
+
+
+def outer_sgd(parameters: Iterable[nn.Parameter], lr: float, momentum: float) -> torch.optim.SGD:
+    """Return SGD with Nesterov momentum, the outer optimizer of models that are averaged."""
+    return without_compiler(torch.optim.SGD)(parameters, lr=lr, momentum=momentum, nesterov=momentum > 0)

@@ -105,6 +105,19 @@ class Footprint:
 
 
 @dataclass(frozen=True)
+class Weight:
+    """The weight of a gradient g_k in the model, in learning rates, while SGD without momentum makes the updates.
+
+    Each update takes `rate` times the mean of `gradients` of them, weighted `by_samples` n_k, or all alike. Where
+    workers do not wait for each other, the last update of an epoch may take fewer.
+    """
+
+    gradients: int
+    rate: float = 1.0
+    by_samples: bool = True
+
+
+@dataclass(frozen=True)
 class Choice:
     """What an algorithm that chooses between others has chosen when it began, for the records."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +18,10 @@ from gradwire.core.records.errors import UsageError, between, one_of, unknown
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.names import check_class
 from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES
-from gradwire.core.training.options import DTYPES, Options
+from gradwire.core.training.options import BY_NAME, DTYPES, Options
 from gradwire.core.training.passes import AMP
 from gradwire.core.workloads.loading import LOADERS
+from gradwire.core.workloads.lookup import UserObject, from_main
 from gradwire.core.workloads.options import DataOptions
 from gradwire.strategies import STRATEGIES
 
@@ -30,6 +32,7 @@ _MOST = 1e30  # more than a float32 holds, torch refuses
 def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     """Return the options with every default filled in, fit to this machine. Raises UsageError."""
     launcher = launcher or find_launcher(options.launcher, options.scheduler)
+    options = _with_objects(options)
     check_class(type(options.strategy))
     _check_values(options)
     strategy = options.strategy
@@ -70,8 +73,19 @@ def resolve(options: Options, launcher: Launcher | None = None) -> Options:
     run_name = f"{name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     return dataclasses.replace(
         options, device=device,
-        run_name=options.run_name or run_name.replace(":", ".").replace("/", ".")[:200],
+        run_name=options.run_name or re.sub(r"[:/<>()]+", ".", run_name)[:200],
     )  # fmt: skip
+
+
+def _with_objects(options: Options) -> Options:
+    """Return the options with the objects of this script or notebook that they name. Raises UsageError."""
+    given: dict[str, Any] = {
+        name: from_main(value) for name in BY_NAME if (value := getattr(options, name)) is not None
+    }
+    for name in ("dataset", "model", "task"):
+        if options.evaluator and isinstance(value := given.get(name), UserObject) and not value.is_importable:
+            raise UsageError(f"--evaluator: its process cannot import --{name} {value}; define it in a module")
+    return dataclasses.replace(options, **given)
 
 
 def check_network(options: Options) -> None:

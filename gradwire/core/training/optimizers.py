@@ -15,7 +15,7 @@ import torch
 from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.descent import Schedule
-from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name
+from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name, without_compiler
 from gradwire.core.workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -52,7 +52,7 @@ def factory(
     if weight_decay and "weight_decay" not in takes:
         raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    made: _Make = partial(_without_compiler(kind), **arguments)
+    made: _Make = partial(without_compiler(kind), **arguments)
     if name == "muon":
         arguments = {"adjust_lr_fn": "match_rms_adamw"} | arguments  # one --lr and --weight_decay are for both
         adamw = factory("adamw", lr, momentum, weight_decay, ())
@@ -85,7 +85,7 @@ def _with_adamw(
     named = list(zip(layout.names, parameters, strict=True))
     hidden = [p for name, p in named if p.dim() == 2 and name not in layout.tables]
     others = [p for name, p in named if p.dim() != 2 or name in layout.tables]
-    joined: Any = _without_compiler(Joined)
+    joined: Any = without_compiler(Joined)
     return joined(muon([{"params": hidden}]), adamw(_groups(others, decay)))
 
 
@@ -122,22 +122,6 @@ def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.opti
     if not isinstance(made, torch.optim.Optimizer):
         raise UsageError(f"--optimizer {name}: returned a {type(made).__name__}; return a torch.optim.Optimizer")
     return made
-
-
-def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return `kind` without what torch wraps around its methods for torch.compile: the same steps.
-
-    The first call of any of these wrappers loads torch._dynamo and sympy, which takes as long as torch itself.
-    """
-
-    def step(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> float | None:
-        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
-            loss: float | None = inspect.unwrap(kind.step)(self, closure)
-            return loss
-
-    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
-    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
-    return type(kind.__name__, (kind,), plain | {"step": step})
 
 
 def _parsed(name: str, options: Sequence[str], takes: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.traits import Coded
-from gradwire.core.training.optimizers import factory, schedule
+from gradwire.core.training.optimizers import OPTIMIZERS, factory, schedule
 from gradwire.core.workloads.batches import BatchPlan
-from gradwire.core.workloads.options import DataOptions
+from gradwire.core.workloads.lookup import UserObject
+from gradwire.core.workloads.options import DataOptions, Named
 from gradwire.networks.graph import Graph, read_graph
 from gradwire.networks.link import Link
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
@@ -37,12 +38,23 @@ AFTER_WARM_UP = 10**6
 """An epoch after every codec's warm-up."""
 STRATEGY_MAY_SAY = "strategy may say"
 """Metadata of an option with a default that stands only where neither the strategy nor the codec has its own."""
-_NOT_SAID: Any = object()
+BY_NAME = ("dataset", "model", "task", "optimizer")  # which may also be given as a function or class
+
+
+@dataclass(frozen=True)
+class _Unless:
+    """Stands for a default until it is known whether the strategy or the codec has its own."""
+
+    default: Any
+
+    def __repr__(self) -> str:
+        return f"{self.default!r} (unless the strategy or the codec has its own)"
 
 
 def _strategy_may_say(default: T) -> T:
-    said: T = field(default=_NOT_SAID, metadata={STRATEGY_MAY_SAY: default})
-    return said
+    stands: Any = _Unless(default)
+    option: T = field(default=stands, metadata={STRATEGY_MAY_SAY: default})
+    return option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +78,7 @@ class RunOptions:
     """Weight decay of the optimizer."""
     decay: str = "all"
     """What --weight_decay is for: all parameters, or matrices (what has two dimensions or more: no bias, no norm)."""
-    optimizer: str = _strategy_may_say("sgd")
+    optimizer: Named = _strategy_may_say("sgd")  # noqa: RUF009 - a str
     """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop; muon, for the matrices of hidden
     layers, with adamw for embeddings and the rest; or yourmodule:function, which is called with a list of pairs (name,
     parameter) and returns a torch optimizer, with groups as it likes. It runs where the algorithm runs it, on the
@@ -157,20 +169,34 @@ class RunOptions:
 
 
 PANELS = (RunOptions, DataOptions, RecordOptions, CheckpointOptions)
+_EXAMPLES = {"strategy": "RingAllReduce()", "codec": "TopK(ratio=0.01)"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
-    """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4))."""
+    """Train one network on several processes of this machine: run(Options(strategy=Downpour(n_push=4), n_gpus=4)).
+
+    `model`, `dataset`, `task` and `optimizer` are names, or functions and classes as --help describes them, wherever
+    they are defined; an optimizer of torch.optim may be given as its class. Raises UsageError for anything else.
+    """
 
     strategy: Strategy = field(default_factory=RingAllReduce)
     codec: Codec = field(default_factory=NoCodec)
 
     def __post_init__(self) -> None:
+        for name, kind in (("strategy", Strategy), ("codec", Codec)):
+            if not isinstance(given := getattr(self, name), kind):
+                raise UsageError(f"--{name}: is {given!r}; give an instance of a class, such as {_EXAMPLES[name]}")
+        by_class = {kind: name for name, kind in OPTIMIZERS.items()}
+        for name in BY_NAME:
+            given = getattr(self, name)
+            if not isinstance(given, str | _Unless | None):
+                named = by_class.get(given) if name == "optimizer" and isinstance(given, type) else None
+                object.__setattr__(self, name, named or UserObject.of(f"--{name}", given))
         own = self.own_defaults
         for option in dataclasses.fields(self):
-            if getattr(self, option.name) is _NOT_SAID:
-                value = own.get(option.name, option.metadata[STRATEGY_MAY_SAY])
+            if isinstance(stands := getattr(self, option.name), _Unless):
+                value = own.get(option.name, stands.default)
                 object.__setattr__(self, option.name, value)
 
     @property
@@ -180,8 +206,9 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         A momentum of their own is sgd's: another optimizer keeps the default of every run.
         """
         own = {**self.codec.defaults, **self.strategy.traits.defaults}
-        is_sgd = (own.get("optimizer", "sgd") if self.optimizer is _NOT_SAID else self.optimizer) == "sgd"
-        return own if is_sgd else {name: value for name, value in own.items() if name != "momentum"}
+        stands = self.optimizer
+        optimizer = own.get("optimizer", stands.default) if isinstance(stands, _Unless) else stands
+        return own if optimizer == "sgd" else {name: value for name, value in own.items() if name != "momentum"}
 
     @property
     def world_size(self) -> int:

@@ -130,7 +130,7 @@ def _check_optimizer(options: Options, model: nn.Module) -> None:
 
 def _share(data: Data) -> None:
     """Put the data where all ranks can read it."""
-    cure = "; define transforms as functions of a module, and open files in __getitem__"
+    cure = "; make locks and open files in __getitem__"
     with as_usage_error(f"--dataset {data.name}: cannot be given to other processes", cure):
         try:
             data.train.share_memory_()

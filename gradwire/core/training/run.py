@@ -39,6 +39,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
         print("\n".join([describe_place(options, launcher), *remarks(options, launcher)]), file=sys.stderr)
     if options.resume:  # one checkpoint for all ranks, whatever is written meanwhile
         options = dataclasses.replace(options, resume=str(latest(options.resume)))
+    of_ranks = dataclasses.replace(options, dataset=str(options.dataset))  # whose data are sent, not what made them
     n_steps = options.epochs * options.plan(data.n_train).n_steps
     writes = options.checkpoint_every and launcher.is_first
     wanted = options.evaluator and launcher.is_first
@@ -56,7 +57,7 @@ def run(options: Options, quiet: bool = False, launcher: Launcher | None = None)
             folders = folder.absolute(), options.checkpoint_folder.absolute()
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (options, data, *folders),
+                    train_rank, options.world_size, (of_ranks, data, *folders),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=progress, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,

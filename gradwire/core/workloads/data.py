@@ -1,6 +1,5 @@
 """What a loaded data set is: two splits, in memory or decoded on demand, which give normalised batches."""
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from functools import lru_cache
 from operator import index
 from typing import Any, Literal, NamedTuple, Self
 
+import cloudpickle
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
@@ -188,8 +188,8 @@ class Decoded(Samples):
         return replace(self, items=Subset(self.items, indices.tolist()))
 
     def share_memory_(self) -> None:
-        """Raise an error if the dataset cannot be pickled."""
-        pickle.dumps(self.items)
+        """Raise an error if the dataset cannot be sent to a rank."""
+        cloudpickle.dumps(self.items)
 
 
 def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
 
 
 def _user(name: str, is_class: bool) -> Data:
-    result = call_user_function("--dataset", name)
+    result, name = call_user_function("--dataset", name), str(name)
     if isinstance(result, (tuple, list)) and len(result) == 4:
         return from_arrays(name, result) if is_class else of_any_task(name, result)
     if isinstance(result, (tuple, list)) and len(result) == 2:

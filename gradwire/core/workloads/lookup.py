@@ -1,4 +1,4 @@
-"""Finding the code that a workload names: the user's `module:function`, and torchvision; and what a function takes."""
+"""Finding the code of a workload: the user's, by `module:function` or as an object, and torchvision's."""
 
 import ast
 import importlib
@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
+
+import torch
 
 from gradwire.core.records.errors import UsageError, as_usage_error, one_line
 
@@ -25,11 +27,60 @@ def import_torchvision(option: str) -> ModuleType:
         return importlib.import_module("torchvision")
 
 
+class UserObject(str):
+    """The name, "module:name", of a function or class that an option was given in Python; it carries the object.
+
+    Options hold it in place of the object: it is compared and recorded as the name that it is. Where it is sent to
+    another process, the object is sent with it.
+    """
+
+    value: Callable[..., Any]
+
+    def __new__(cls, name: str, value: Callable[..., Any]) -> Self:
+        """Return the name of this object."""
+        made = super().__new__(cls, name)
+        made.value = value
+        return made
+
+    @classmethod
+    def of(cls, option: str, value: Any) -> Self:
+        """Return the name of what `option` was given. Raises UsageError if it is no function or class."""
+        if not callable(value) or isinstance(value, torch.nn.Module):
+            raise UsageError(
+                f"{option}: is a {type(value).__name__}; give a name, or the function or class that makes it"
+            )
+        named = value if hasattr(value, "__qualname__") else type(value)  # a partial has no name of its own
+        return cls(f"{named.__module__}:{named.__qualname__}{'' if named is value else '(...)'}", value)
+
+    @property
+    def is_importable(self) -> bool:
+        """Whether another process finds the object by this name."""
+        module, _, name = self.partition(":")
+        return module != "__main__" and getattr(sys.modules.get(module), name, None) is self.value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.value)
+
+
+def from_main(spec: str) -> str:
+    """Return a name "__main__:name" with the object that this process has by it; any other name as it is.
+
+    The ranks' processes have another `__main__`.
+    """
+    module, _, name = spec.partition(":")
+    if module != "__main__" or isinstance(spec, UserObject) or not hasattr(sys.modules[module], name):
+        return spec
+    return UserObject(spec, getattr(sys.modules[module], name))
+
+
 def import_user_object(option: str, spec: str) -> Any:
     """Import what the user calls `spec` ("module:name"); the current directory is importable.
 
-    Raises UsageError, naming `option` and `spec`, if the module is absent or raises, or has no such name.
+    A UserObject is not imported, but has its object. Raises UsageError, naming `option` and `spec`, if the module is
+    absent or raises, or has no such name.
     """
+    if isinstance(spec, UserObject):
+        return spec.value
     module_name, _, name = spec.partition(":")
     if not module_name or not name:
         raise UsageError(f"{option} {spec}: write it as yourmodule:name")
@@ -46,6 +97,8 @@ def import_user_object(option: str, spec: str) -> Any:
                 f"and leave .py out of {option}"
             ) from error
     if not hasattr(module, name):
+        if module_name == "__main__":
+            raise UsageError(f"{option} {spec}: this program has no {name}; define it in a module, yourmodule:{name}")
         raise UsageError(f"{option} {spec}: {module.__file__} has no {name}; define it there")
     return getattr(module, name)
 

@@ -1,15 +1,22 @@
 """The options of the data set and the model."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
+
+if TYPE_CHECKING:
+    Named: TypeAlias = Any
+    """A name; in Python also a function or class of the user's, which Options holds as a `lookup.UserObject`."""
+else:
+    Named = str  # of which the command line is made
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """What is trained, and on what."""
 
-    dataset: str = "digits"
+    dataset: Named = "digits"
     """digits and text (are here), textfile, mnist, fashion_mnist, cifar10, cifar100, svhn, imagefolder, synthetic, or
     yourmodule:function, which returns (train_x, train_y, test_x, test_y) or two map-style datasets."""
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
@@ -17,7 +24,7 @@ class DataOptions:
     the file, in UTF-8."""
     download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
     """Let torchvision download the data set if it is not there."""
-    task: str | None = None
+    task: Named | None = None
     """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
     (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
     for."""
@@ -36,7 +43,7 @@ class DataOptions:
     loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
     """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
     when it wants it. With dali its threads, at least one."""
-    model: str = "mlp"
+    model: Named = "mlp"
     """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, gpt (for text), or yourmodule:function,
     which is called with (input_shape, n_classes) and the --model_options, and returns the network."""
     model_options: str = ""

@@ -169,7 +169,7 @@ WRONG: list[tuple[str, str]] = [  # the arguments, and a part of the message
     ("--global_batch_size 1 --n_gpus 2", "--global_batch_size"),
     ("--dataset tests.workload:linear", "--dataset tests.workload:linear"),
     ("--model tests.workload:moons", "--model tests.workload:moons"),
-    ("--dataset tests.workload:not_picklable", "define transforms as functions of a module"),
+    ("--dataset tests.workload:not_picklable", "make locks and open files in __getitem__"),
     ("--model tests.workload:lazy --dataset tests.workload:moons", "has lazy layers"),
     (
         "--model tests.workload:batch_norm --dataset tests.workload:moons --n_gpus 2 --global_batch_size 188",

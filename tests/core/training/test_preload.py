@@ -29,6 +29,19 @@ sys.exit(str(sorted(sys.modules)))
 """
 
 
+OUTER = """
+import sys
+from gradwire.every_order.runs import Case, run_once
+from gradwire.every_order.search import follow
+from strategies import DecoupledDiLoCo, LocalSGD, StreamingDiLoCo
+for strategy in (
+    DecoupledDiLoCo(local_steps=1), LocalSGD(local_steps=1, outer_optimizer="nesterov"), StreamingDiLoCo(local_steps=1)
+):
+    assert run_once(Case(strategy), follow(())).has_ended
+sys.exit(str(sorted(sys.modules)))
+"""
+
+
 def loaded_by(script: str) -> str:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr.startswith("["), done.stderr
@@ -47,3 +60,8 @@ def test_neither_a_launcher_nor_a_rank_loads_what_a_usual_run_has_no_use_for() -
     assert "'torch'" in modules
     for large in ("torch._dynamo", "sympy", "sklearn", "scipy", "matplotlib", "torchvision", "blosc2"):
         assert f"'{large}'" not in modules
+
+
+@pytest.mark.slow
+def test_an_outer_optimizer_loads_no_compiler_while_the_workers_of_a_server_wait() -> None:
+    assert "'torch._dynamo'" not in loaded_by(OUTER)

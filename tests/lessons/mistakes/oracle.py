@@ -106,6 +106,6 @@ MISTAKES = [
     Mistake("takes_one_part", "wrong", "the gradient is that of samples", (GRADIENT, "gradient(parts[0] or parts[1])")),
     Mistake("forgets_to_divide", "wrong", "the weighted sum, not divided; divide by the number of all samples",
             ("    g.div_(total)\n", "")),
-    Mistake("divides_by_no_samples", "raised", "ZeroDivisionError: integer division or modulo by zero",
+    Mistake("divides_by_no_samples", "raised", "raised ZeroDivisionError: ",
             ("g.zero_()  # 0 x NaN would be NaN", "g.div_(n - n + 0.0).mul_(1 // n)")),
 ]  # fmt: skip

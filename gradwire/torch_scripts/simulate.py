@@ -1,0 +1,202 @@
+"""A script or function with torch.distributed, once on the virtual cluster: what it is given, records and returns."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from gradwire.core.records import files, tables
+from gradwire.core.records.atomic import check_writable_by
+from gradwire.core.records.errors import RunFailed, UsageError, in_python, one_of
+from gradwire.core.records.events import RunEvents
+from gradwire.core.records.machine import digests, git_commit, machine
+from gradwire.core.records.unfinished import claimed
+from gradwire.core.training.options import Options, read_unit
+from gradwire.networks.card import FAIR
+from gradwire.networks.units import seconds
+from gradwire.strategies import expected
+from gradwire.torch_scripts.collectives import ANY, plans
+from gradwire.torch_scripts.script import Function, Program
+from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from gradwire.virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
+
+TRIED = ("2.11", "2.13", "2.15")  # versions of torch
+_MOST_RANKS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions:
+    """What is run, by how many."""
+
+    script: str
+    """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
+    n_gpus: int = 2
+    """Ranks."""
+    seed: int = 0
+    """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
+
+    def check(self) -> None:
+        """Check the number of ranks, and say which torch was not tried. Raises UsageError."""
+        if not torch.__version__.startswith(TRIED):
+            print(f"--script: tried with torch {', '.join(TRIED)}, and this is {torch.__version__}", file=sys.stderr)
+        if not 1 <= self.n_gpus <= _MOST_RANKS:
+            raise UsageError(f"--n_gpus {self.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterScript(NetworkOptions, ScriptOptions):
+    """A script of yours with torch.distributed, on a virtual cluster, one rank a machine."""
+
+    bandwidth: str | None = None
+    """Of each rank's card, for each direction. Default: 10gbit."""
+    latency: str | None = None
+    """Of every message. Default: 50us."""
+    network: str | None = None
+    """A file of ranks and links in place of them: see gradwire/networks/graph.py."""
+    compute: str | None = None
+    """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
+    each rank's thread takes on this machine."""
+    all_reduce: str = "ring"
+    """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
+    with --racks, hierarchical_ring; see strategies/all_reduce/."""
+    results_dir: str = "results"
+    """Where the records are written."""
+    run_name: str | None = None
+    """Default: the script's name and the time."""
+
+
+@dataclass(frozen=True, repr=False)
+class SimulatedProgram:
+    """What a program has done on the virtual cluster."""
+
+    results: list[Any]
+    """What the function has returned, by rank."""
+    seconds: float
+    """Virtual seconds until the last rank has ended."""
+    bytes: int
+    """Sent by all ranks."""
+    table: pd.DataFrame
+    """A row for each rank, as in the CSV of a run."""
+    text: str
+    """What is shown of it."""
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def simulate(
+    function: Callable[..., Any], n_gpus: int = 2, *, args: Sequence[Any] = (), bandwidth: str | None = None,
+    latency: str | None = None, network: str | None = None, racks: int = 1, rack_bandwidth: str | None = None,
+    sharing: Literal["fair", "in_order"] = FAIR, overhead: str = "0s", compute: str | None = None,
+    all_reduce: str = "ring", seed: int = 0, results_dir: str | None = None, run_name: str | None = None,
+    quiet: bool = False,
+) -> SimulatedProgram:  # fmt: skip
+    """Run `function(*args)` on every rank of a cluster in virtual time, as simulate.py --script runs a file.
+
+    The function may be defined anywhere, also in a notebook. It calls `torch.distributed.init_process_group("gloo")`
+    itself; RANK and WORLD_SIZE are in its environment. Each rank has copies of `args` and of what the function uses of
+    its script or notebook. `compute`: what a forward and backward pass take, such as "20ms", by default what each
+    rank's thread takes here. The other options are those of simulate.py --script. Records are written if `results_dir`
+    is given. `quiet`: no progress bar. Raises UsageError, RunFailed.
+    """
+    with in_python({}):
+        program = Function(function, args)
+        if run_name is not None and results_dir is None:
+            raise UsageError(
+                f"--run_name {run_name}: names the records, which only --results_dir asks for; give it too"
+            )
+        options = ClusterScript(
+            script=program.name, n_gpus=n_gpus, bandwidth=bandwidth, latency=latency, network=network, racks=racks,
+            rack_bandwidth=rack_bandwidth, sharing=sharing, overhead=overhead, compute=compute, all_reduce=all_reduce,
+            seed=seed, results_dir=results_dir or "results", run_name=run_name,
+        )  # fmt: skip
+        one_of(options, "sharing", ("fair", "in_order"))
+        options.check()
+        return run_on_cluster(options, program, quiet, writes=results_dir is not None)
+
+
+def run_on_cluster(
+    options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
+) -> SimulatedProgram:
+    """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
+    one_of(options, "all_reduce", expected.all_reduces())
+    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
+    linked = with_link(Options(**link))
+    network = options.make_network(linked)
+    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    rates = network.rates or ANY
+    if options.all_reduce not in expected.candidates(options.n_gpus, 0, rates):
+        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
+    compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
+    folder, stem = Path(options.results_dir), Path(program.name).stem
+    name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    if writes:
+        check_writable_by("results_dir", folder)
+    with claimed(folder, name) if writes else nullcontext(), TemporaryDirectory() as temporary:
+        recorders = [ScriptRecorder(rank, program.folder) for rank in range(options.n_gpus)]
+        for recorder in recorders:
+            recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
+        with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
+            cluster = run_in_virtual_time(
+                program, network, recorders, compute, plans(options.all_reduce, rates), options.seed, progress
+            )
+        for rank in cluster.ranks:
+            rank.recorder.mark("epoch_s", rank.clock)
+        events = RunEvents([recorder.close() for recorder in recorders])
+        table = tables.epoch_table(events, program.name, options.n_gpus, ["worker"] * options.n_gpus)
+        if writes:
+            _write(options, program, cluster, events, table, name)
+    text = _summary(options, cluster, table, stem)
+    if writes:
+        text += f"\nrecords        {folder / name}.{{csv,json,events.csv.gz}}"
+    results, clocks = [rank.result for rank in cluster.ranks], [rank.clock for rank in cluster.ranks]
+    return SimulatedProgram(results, max(clocks), int(tables.totals(table)["bytes_sent"] or 0), table, text)
+
+
+def _write(
+    options: ClusterScript, program: Program, cluster: Cluster, events: RunEvents, table: pd.DataFrame, name: str
+) -> None:
+    """Write the records. Raises RunFailed."""
+    metadata = {
+        "strategy": program.name,
+        "n_gpus": options.n_gpus,
+        "processes": 1,
+        "roles": ["worker"] * options.n_gpus,
+        **tables.totals(table),
+        "replicas_identical": None,
+        "deaths": [],
+        "options": dataclasses.asdict(options) | {"arguments": program.arguments[1:]},
+        "transport": "simulated",
+        "bytes": "counted",
+        "sources": digests(set().union(*(rank.recorder.files for rank in cluster.ranks))),
+        "remark": f"{options.n_gpus} ranks in virtual time, threads of one process.",
+        "ended": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
+        "machine": machine(),
+        "git_commit": git_commit(),
+    }
+    try:
+        files.write_run(options.results_dir, name, events, table, metadata)
+    except OSError as error:
+        where = error.filename or options.results_dir
+        raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
+
+
+def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
+    """Return what is shown of a run."""
+    between = {"network": options.network} if options.network else {"bandwidth": options.bandwidth}
+    world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
+    lines = [tables.summary(table, world)]
+    if len(ends := cluster.ranks[0].passes) > 1:
+        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
+    if unread := cluster.unread():
+        lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
+    return "\n".join([*lines, busiest(shares_of(cluster.world.network.cards(), cluster.world.time))])

@@ -1,0 +1,3 @@
+"""What the tests of several files use."""
+
+from tests.images.conftest import folder as folder

@@ -125,7 +125,8 @@ def comparison(
         runs.append(one.assign(**label, ratio=ratio_to(results, setup), reached=reached))
     cells = {
         "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
-        "samples/s to built-in": lambda one: "1" if (one["ratio"] == 1).all() else spread(one["ratio"], 2),
+        "throughput relative to PyTorch's own":
+            lambda one: "1" if (one["ratio"] == 1).all() else spread(one["ratio"], 2),
         "MB per step": _mb,
     }  # fmt: skip
     if target:

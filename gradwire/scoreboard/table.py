@@ -59,7 +59,7 @@ def _wrong(facts: Any) -> str:
 
 
 def p_value(new: Sequence[float], old: Sequence[float]) -> float:
-    """Return the p of "the new scores are no lower", paired by seed: of the exact test of all signs of differences."""
+    """Return the p of "the new scores are no lower", of an exact permutation test paired by seed."""
     differences = [b - a for a, b in zip(new, old, strict=True)]
     flips = itertools.product((1, -1), repeat=len(differences))
     least = sum(differences) - 1e-12

@@ -206,8 +206,9 @@ class Options(RunOptions, DataOptions, RecordOptions, CheckpointOptions):
         A momentum of their own is sgd's: another optimizer keeps the default of every run.
         """
         own = {**self.codec.defaults, **self.strategy.traits.defaults}
-        is_sgd = (own.get("optimizer", "sgd") if isinstance(self.optimizer, _Unless) else self.optimizer) == "sgd"
-        return own if is_sgd else {name: value for name, value in own.items() if name != "momentum"}
+        stands = self.optimizer
+        optimizer = own.get("optimizer", stands.default) if isinstance(stands, _Unless) else stands
+        return own if optimizer == "sgd" else {name: value for name, value in own.items() if name != "momentum"}
 
     @property
     def world_size(self) -> int:

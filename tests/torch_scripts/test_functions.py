@@ -146,9 +146,8 @@ def test_a_failure_names_the_line_of_the_function(function: Callable[[], None], 
     ],
 )
 def test_what_cannot_be_simulated_is_refused(function: Any, options: dict[str, Any], told: str) -> None:
-    given: dict[str, Any] = {"compute": "1ms", "quiet": True} | options
     with pytest.raises(UsageError, match=f"^{told}"):
-        simulate(function, **given)
+        simulate(function, **{"compute": "1ms", "quiet": True, **options})
 
 
 def test_a_program_beside_this_package_is_named_by_its_own_lines() -> None:

@@ -124,6 +124,8 @@ def check_recorded_code(recorded: Mapping[str, Any], where: object, given: Mappi
         if not isinstance(name, str) or ":" not in name or name == given.get(option):
             continue
         module = name.partition(":")[0]
+        if module == "__main__":
+            raise UsageError(f"{where}: names {name!r}, of the script or notebook that made the run; go on from there")
         is_here = module.isidentifier() and any(
             Path(file).is_file() for file in (f"{module}.py", f"{module}/__init__.py")
         )

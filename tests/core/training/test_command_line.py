@@ -95,7 +95,8 @@ def test_help_is_one_screen_with_the_options_of_the_strategy_and_the_codec(
         lines = text.splitlines()
         assert len(lines) <= 45
         assert max(map(len, lines)) <= 100
-        for kind in (KINDS[name], *([CODECS[codec]] if codec else [])):
+        shown: list[type[Strategy] | type[Codec]] = [KINDS[name], *([CODECS[codec]] if codec else [])]
+        for kind in shown:
             for option in options_of(kind):
                 assert re.search(rf"^  --{option}\b.* [A-Za-z]", text, re.MULTILINE), "it is shown, and explained"
         assert lines[-1].endswith("--help all")

@@ -100,7 +100,7 @@ def test_a_script_trains_what_it_defines_given_or_named(tmp_path: Path) -> None:
     assert len(set(losses(done.stdout, tmp_path))) == 1
     code, text = said("--resume", str(tmp_path / "checkpoints"), "--results_dir", str(tmp_path), "--run_name", "again")
     assert (code, text.count("\n")) == (2, 1)
-    assert "--strategy __main__:Mine: this program has no Mine; define it in a module" in text
+    assert "names '__main__:Mine', of the script or notebook that made the run; go on from there" in text
 
 
 @pytest.mark.end_to_end
@@ -116,8 +116,9 @@ def test_what_is_given_trains_as_what_is_named(tmp_path: Path) -> None:
         return workload.linear(input_shape, n_classes)
 
     hashes = []
-    of_run: dict[str, dict[str, Any]] = {"named": {}, "given": {"model": model, "dataset": workload.moons}}
-    for name, options in of_run.items():
+    given: dict[str, Any] = {"model": model, "dataset": workload.moons}
+    options: dict[str, Any]
+    for name, options in (("named", {}), ("given", given)):
         run(small(tmp_path, n_gpus=2, run_name=name, **options), quiet=True)
         hashes.append(metadata(tmp_path, name)["parameter_hash"])
     assert hashes[0] == hashes[1]

@@ -22,6 +22,8 @@ from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.errors import UsageError
 from gradwire.torch_scripts.process_state import ProcessState
 
+_KEPT = ("gradwire", "__main__")  # of the modules of this process, whatever a script has beside it
+
 
 class Program(ABC):
     """What every rank runs."""
@@ -53,7 +55,7 @@ class Script(Program):
         """Let the modules beside the script be loaded once more."""
         for name, module in list(sys.modules.items()):
             is_beside = str(getattr(module, "__file__", "")).startswith(self.folder)
-            if is_beside and module is not self._loaded.get(name) and name.partition(".")[0] != "gradwire":
+            if is_beside and module is not self._loaded.get(name) and name.partition(".")[0] not in _KEPT:
                 del sys.modules[name]
 
     def run(self, state: ProcessState) -> None:
@@ -93,7 +95,7 @@ def modules_as_under_torchrun(script: Script) -> Iterator[None]:
     What this process has loaded by a name that is another module there is put aside, but for the standard library.
     """
     path = path_from(script.folder.rstrip(os.sep))
-    kept = {"gradwire", "__main__", *sys.stdlib_module_names}
+    kept = {*_KEPT, *sys.stdlib_module_names}
     loaded = {name: module for name, module in sys.modules.items() if "." not in name and name not in kept}
     others = {name for name, module in loaded.items() if _is_another(PathFinder.find_spec(name, path), module)}
     aside = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in others}

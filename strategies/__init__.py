@@ -1,9 +1,10 @@
 """The algorithms, by the name of their module. A new one is one new file here, and its name in this table."""
 
 from gradwire.core.records.errors import UsageError, between, one_of
-from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
 from strategies.all_reduce.all_gather import AllGather

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gradwire.core.launchers.by_value import dumps, hidden_main
@@ -110,10 +111,12 @@ def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
     with ExitStack() as stack:
         try:
             with starting(timeout), hidden_main(), environment(), dask.config.set(config):
+                folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-dask-", ignore_cleanup_errors=True))
                 cluster = LocalCluster(
                     n_workers=n_workers,
                     threads_per_worker=1,
                     memory_limit=0,
+                    local_directory=folder,  # by default in the user's folder, where it stays
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server, on a port that is free
                     silence_logs=logging.CRITICAL,

@@ -55,8 +55,15 @@ def coded(cost: Cost, make: CodecFactory | None, layout: Layout, like: torch.Ten
     return Coded(codec.kind, sum(codec.count()))
 
 
+class CannotCarry(UsageError):
+    """A strategy cannot send its gradients by a codec of this kind."""
+
+
 def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer: OptimizerFactory) -> None:
-    """Check that a strategy with this optimizer can send its gradients by the codec. Raises UsageError."""
+    """Check that a strategy with this optimizer can send its gradients by the codec.
+
+    Raises UsageError, CannotCarry.
+    """
     if codec is None or isinstance(codec, NoCodec):
         return
     codec.check()
@@ -64,7 +71,7 @@ def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer
         from gradwire.strategies import STRATEGIES  # which imports this module
 
         able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
-        raise UsageError(
+        raise CannotCarry(
             f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
             f"{', '.join(able)} can"
         )

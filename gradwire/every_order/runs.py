@@ -14,9 +14,10 @@ import torch
 from gradwire.baselines.builtin import Builtin
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.options import Options
 from gradwire.every_order.problem import Numbers, loss, samples
 from gradwire.every_order.scheduler import Pick, Scheduler

@@ -19,7 +19,8 @@ from torch.nn import Parameter
 
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
-from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.options import Options
 from gradwire.core.transports.messages import Work
 from gradwire.core.workloads.lookup import blamed_on

@@ -14,7 +14,8 @@ from tqdm import tqdm
 from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy import forms
-from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
 from gradwire.core.transports.timing import at_intervals

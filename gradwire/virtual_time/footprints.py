@@ -10,9 +10,9 @@ from gradwire.compression import NoCodec
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy import forms
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.factories import ByTensor
 from gradwire.core.strategy.kept import nbytes_of
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.options import Options
 from gradwire.diagnosis.memory_use import ACTIVATIONS, KINDS, MemoryUse
 from gradwire.virtual_time.steps import Sizes

@@ -20,8 +20,8 @@ import torch
 from gradwire.compression import DENSE
 from gradwire.core.records.errors import one_of
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.forms import closed_form, sources
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
 from gradwire.core.transports.base import Transport
 from gradwire.networks.card import IN_ORDER, Rates

@@ -25,8 +25,8 @@ from gradwire.compression import Setting
 from gradwire.compression.coding import codec_factory
 from gradwire.compression.demo import FastComponents
 from gradwire.core.records.errors import UsageError, below, between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traits
 from strategies.all_reduce.all_gather import AllGather
 

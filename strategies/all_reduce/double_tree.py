@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.transports.base import Transport, Work
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.transports.among import among
 from gradwire.core.transports.base import Transport

@@ -19,7 +19,7 @@ does not reply until the gradients that are still being computed have come; they
 from dataclasses import dataclass, replace
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Footprint, Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER

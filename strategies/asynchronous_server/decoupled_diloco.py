@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.records.errors import below, between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.factories import outer_sgd
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.strategy.workers import SERVER

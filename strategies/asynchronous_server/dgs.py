@@ -29,9 +29,9 @@ from gradwire.compression import Setting
 from gradwire.compression.dgs import Difference, SAMomentum, check_sgd
 from gradwire.compression.sparse import Sparse, check_density
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.factories import is_flat
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from gradwire.core.strategy.workers import SERVER

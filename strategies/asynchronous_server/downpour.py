@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradwire.core.records.errors import UsageError, below, between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.push_fetch import PushFetch

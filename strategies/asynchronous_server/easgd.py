@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradwire.core.records.errors import UsageError, between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Weight
 from gradwire.core.transports.base import Message
 from strategies.asynchronous_server.push_fetch import PushFetch

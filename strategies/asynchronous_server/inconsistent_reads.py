@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Message

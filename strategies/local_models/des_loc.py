@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.records.errors import UsageError, between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.descent import optimizer_of
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from strategies.collectives import ring_all_reduce
 from strategies.local_models.drifting import Drifting

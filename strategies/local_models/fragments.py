@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from gradwire.core.records.errors import RunFailed, between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.passes import OnBlocks
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.sharding.blocks import Block
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting

@@ -20,8 +20,8 @@ import torch
 
 from gradwire.compression import GATHERED, KINDS, LINEAR
 from gradwire.core.records.errors import UsageError, below, between, one_of
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.factories import outer_sgd
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits, Weight
 from strategies.collectives import ring_all_reduce
 from strategies.local_models.drifting import Drifting

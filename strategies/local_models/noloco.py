@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from gradwire.core.records.errors import below, between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.drifting import Drifting
 

@@ -18,7 +18,7 @@ import torch
 
 from gradwire.compression.sparse import share_of
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.collectives import average
 from strategies.local_models.drifting import Drifting

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.records.errors import UsageError, below, between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.factories import outer_sgd
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.fragments import Fragment, Fragmented
 

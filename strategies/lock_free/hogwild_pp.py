@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.living import ROOT
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import END, Weight
 from strategies.lock_free.hogwild import Hogwild
 

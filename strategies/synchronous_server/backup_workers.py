@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gradwire.core.records.errors import UsageError, between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER

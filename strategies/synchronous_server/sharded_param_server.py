@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import RunSize
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
 from gradwire.core.strategy.workers import GRADIENT, SERVER

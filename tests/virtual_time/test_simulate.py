@@ -65,6 +65,15 @@ def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: 
     assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
 
 
+def test_a_sweep_leaves_out_a_codec_that_a_strategy_cannot_carry(tmp_path: Path) -> None:
+    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "strategy=gossip,param_server",
+                "--sweep", "codec=none,topk")  # fmt: skip
+    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
+    carried = list(zip(rows["strategy"], rows["codec"].fillna("none"), strict=True))
+    assert carried == [("gossip", "none"), ("param_server", "none"), ("param_server", "topk")]
+    assert "left out at strategy=gossip, codec=topk: --codec topk: --strategy gossip cannot carry it" in text
+
+
 def test_a_sweep_of_seeds_shows_means_and_ranges_and_of_strategies_which_batches_differ(tmp_path: Path) -> None:
     text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "seed=0,1,2",
                 "--sweep", "strategy=ring_all_reduce,param_server")  # fmt: skip

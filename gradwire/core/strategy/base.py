@@ -11,47 +11,20 @@ from typing import Any, ClassVar
 import torch
 
 from gradwire.compression.coding import CodecFactory, Coding
-from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.broadcast import broadcast
 from gradwire.core.strategy.descent import Descent, Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weight
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
 from gradwire.networks.graph import Graph
 
 _STRATEGIES = Path(__file__).resolve().parents[3] / "strategies"
-
-
-@dataclass(frozen=True)
-class RunSize:
-    """How large a run is, and where it runs: what the options of a strategy must fit."""
-
-    n_ranks: int
-    workers: int
-    steps_per_epoch: int
-    shared_memory: bool = True
-    replayed: bool = False  # whether another run's order of messages is repeated
-    held_back: bool = False  # whether messages are held back, as on a network
-    optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
-
-    def check_shared_memory(self, name: str) -> None:
-        """Check that the ranks of strategy `name`, which read or write one x, share memory and need no messages.
-
-        Raises UsageError.
-        """
-        if not self.shared_memory:
-            raise UsageError(f"--strategy {name}: needs shared memory; run it without torchrun, in real time")
-        if self.held_back:
-            raise UsageError(
-                f"--bandwidth, --latency: the workers of {name} read x in shared memory, where no network can hold it "
-                "back; leave them out"
-            )
-        if self.replayed:
-            raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
 
 
 @dataclass(kw_only=True)

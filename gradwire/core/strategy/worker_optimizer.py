@@ -27,11 +27,12 @@ from torch import nn
 from gradwire.compression import Codec, Setting
 from gradwire.compression.coding import check_codec, codec_factory
 from gradwire.core.records.errors import UsageError, in_python
-from gradwire.core.strategy.base import RunSize, Strategy
+from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.kept import random_state, set_random_state
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.transports.base import Transport
 
 

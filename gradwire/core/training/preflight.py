@@ -17,10 +17,10 @@ from gradwire.core.records.errors import UsageError, as_usage_error, one_line
 from gradwire.core.records.options import MAY_CHANGE
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.unfinished import check_name
-from gradwire.core.strategy.base import RunSize
 from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import is_flat
 from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.names import check_recorded, naming
 from gradwire.core.training.options import TRAINED, Options
 from gradwire.core.transports.memory import remove_segments

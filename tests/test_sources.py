@@ -159,7 +159,7 @@ KNOWN = {
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
-    *((f"gradwire/torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "command")),
+    *((f"gradwire/torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "simulate")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),
     ("gradwire/torch_scripts/process_group.py", "all_gather"),
     ("gradwire/torch_scripts/collectives.py", "all_gather"),

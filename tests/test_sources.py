@@ -157,6 +157,8 @@ KNOWN = {
     ("gradwire/compression/ddp_hook.py", "all_gather"),  # torch's
     ("gradwire/strategies.py", "all_reduce"),  # a folder
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
+    ("gradwire/every_order/runs.py", "block_modules"),  # who has it gets a model of blocks
+    ("gradwire/pictures/plot.py", "alpha"),  # matplotlib's
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
     *((f"gradwire/torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "simulate")),

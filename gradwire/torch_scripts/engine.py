@@ -3,7 +3,6 @@
 All of it is called on the hub.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,7 +81,7 @@ class Engine(ABC, Generic[R]):
             try:
                 run()
             finally:
-                until = time.monotonic() + END_S
+                until = now() + END_S
                 for rank in self.ranks:
                     rank.kill(until)
 

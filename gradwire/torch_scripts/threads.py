@@ -9,7 +9,6 @@ import ctypes
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from traceback import walk_stack, walk_tb
@@ -21,7 +20,7 @@ from greenlet import greenlet
 from torch import nn
 
 from gradwire.core.records.errors import RunFailed, one_line
-from gradwire.core.transports.timing import cpu_seconds
+from gradwire.core.transports.timing import cpu_seconds, now
 from gradwire.torch_scripts.process_state import Lines, ProcessState
 from gradwire.torch_scripts.script import Program
 
@@ -95,13 +94,13 @@ class RankThread:
     def kill(self, until: float) -> None:
         """End the rank, whether it waits for an answer or computes. After `until`, its thread is left behind."""
         self._is_killed = True
-        if self._thread.is_alive() and (self._runs or (self._request is not None and time.monotonic() < until)):
+        if self._thread.is_alive() and (self._runs or (self._request is not None and now() < until)):
             self._state.install()
             if not self._runs:
                 self._go.release()
             while not self._back.acquire(timeout=_AGAIN_S):
                 _raise_in(self._thread)
-                if time.monotonic() > until:
+                if now() > until:
                     break
         for output in self._outputs:
             if isinstance(output, Lines):

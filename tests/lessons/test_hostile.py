@@ -175,6 +175,7 @@ def test_a_judge_that_runs_out_of_time_says_so_and_takes_no_point(monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a process is bound to processors on Linux")
+@pytest.mark.end_to_end  # it takes all processors
 @pytest.mark.xdist_group("busy loops")
 @pytest.mark.parametrize(
     "lab", [pytest.param(lab, marks=[] if lab in LONGEST else pytest.mark.exhaustive) for lab in LABS]

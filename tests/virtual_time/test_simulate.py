@@ -66,8 +66,8 @@ def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: 
 
 
 def test_a_sweep_leaves_out_a_codec_that_a_strategy_cannot_carry(tmp_path: Path) -> None:
-    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "strategy=gossip,param_server",
-                "--sweep", "codec=none,topk")  # fmt: skip
+    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms",
+                "--sweep", "strategy=gossip,param_server", "--sweep", "codec=none,topk")  # fmt: skip
     rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
     carried = list(zip(rows["strategy"], rows["codec"].fillna("none"), strict=True))
     assert carried == [("gossip", "none"), ("param_server", "none"), ("param_server", "topk")]

@@ -12,6 +12,7 @@ import torch
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
+from gradwire.core.transports.timing import now
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.process_group import Collective, Message, Pending
 from gradwire.torch_scripts.replaced import replaced

@@ -71,7 +71,7 @@ def evaluators() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it has ended meanwhile
-            if "evaluate.py" in " ".join(child.cmdline()):
+            if "evaluate" in child.cmdline():
                 found.append(child)
     return found
 

@@ -201,7 +201,7 @@ def _check_optimizer(options: Options) -> None:
     name = options.optimizer
     if name not in OPTIMIZERS and ":" not in name:
         raise unknown("--optimizer", name, OPTIMIZERS, "yourmodule:function")
-    default = Options(strategy=options.strategy, codec=options.codec)
+    default = Options(strategy=options.strategy, codec=options.codec, optimizer=name)
     for option in ("lr", "momentum", "weight_decay", "decay", "optimizer_options"):
         if ":" in name and (value := getattr(options, option)) != getattr(default, option):
             raise UsageError(f"--{option} {value}: {name} decides that itself; leave it out")

@@ -28,7 +28,8 @@ def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_pa
     model[0].requires_grad_(False)
     assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6])
     norm = nn.LayerNorm(4)
-    model.empty = nn.ParameterList([torch.empty(0, 3)])
+    model.append(nn.Identity())
+    model[2].register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
     assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6, 0]), "it has no elements"
     assert shares_of(norm, lambda: norm(torch.zeros(2, 4))) == (0.5, 0.5), "what is not counted is split by size"
 

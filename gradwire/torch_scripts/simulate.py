@@ -192,7 +192,7 @@ def _write(
 
 def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
     """Return what is shown of a run."""
-    between = {"network": options.network} if options.network else {"bandwidth": options.bandwidth}
+    between = {"network": Path(options.network).name} if options.network else {"bandwidth": options.bandwidth}
     world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
     lines = [tables.summary(table, world)]
     if len(ends := cluster.ranks[0].passes) > 1:

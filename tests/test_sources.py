@@ -41,10 +41,9 @@ WINGS: dict[str, tuple[str, ...]] = {
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
     "records": ("diagnosis",),
-    "transports": ("networks",),
     "workloads": ("images", "language"),
-    "launchers": ("clusters", "networks"),
-    "strategy": ("compression", "networks", "sharding"),
+    "launchers": ("clusters",),
+    "strategy": ("compression", "sharding"),
     "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
 }
 """The wings that a room of the core imports still."""

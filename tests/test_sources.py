@@ -41,9 +41,8 @@ WINGS: dict[str, tuple[str, ...]] = {
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
     "records": ("diagnosis",),
-    "workloads": ("images", "language"),
     "launchers": ("clusters",),
-    "strategy": ("compression", "sharding"),
+    "strategy": ("compression", "networks", "sharding"),
     "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
 }
 """The wings that a room of the core imports still."""

@@ -41,7 +41,6 @@ WINGS: dict[str, tuple[str, ...]] = {
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
     "records": ("diagnosis",),
-    "launchers": ("clusters",),
     "strategy": ("compression", "networks", "sharding"),
     "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
 }

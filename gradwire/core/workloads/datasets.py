@@ -58,7 +58,7 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
     for option in {option for other in DATASETS.values() for option in other.own_options} - {*source.own_options}:
         if (value := getattr(options, option)) is not None:
             able = ", ".join(able for able, other in DATASETS.items() if option in other.own_options)
-            raise UsageError(f"--{option} {value}: only --dataset {able} has it; leave it out")
+            raise UsageError(f"--{option} {value}: it is only for --dataset {able}; leave it out")
     return source.load(options, data_dir, seed)
 
 

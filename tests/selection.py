@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gradwire.compression import Codec
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.names import codec_class, strategy_class
+from gradwire.names import class_of, strategy_class
 from strategies import Strategy
 
 _TESTS = Path(__file__).parent
@@ -27,7 +28,7 @@ def chosen_strategy(config: pytest.Config) -> type[Strategy] | None:
 def chosen_codec(config: pytest.Config) -> type[Codec] | None:
     """Return what `--codec` names; None without it. Raises pytest.UsageError for what is none."""
     name = config.getoption("codec")
-    return _found(codec_class, name) if name else None
+    return _found(partial(class_of, "codec"), name) if name else None
 
 
 def _found(find: Callable[[str], Any], name: str) -> Any:

@@ -152,8 +152,8 @@ OF_STRATEGIES = (
 )
 OPTIONS -= {"wait"}  # a method of a Work too
 KNOWN = {
-    ("gradwire/core/training/options.py", "ring_all_reduce"),  # the default strategy
-    ("gradwire/core/training/options.py", "RingAllReduce"),
+    ("gradwire/options.py", "ring_all_reduce"),  # the default strategy
+    ("gradwire/options.py", "RingAllReduce"),
     ("gradwire/compression/ddp_hook.py", "all_gather"),  # torch's
     ("gradwire/strategies.py", "all_reduce"),  # a folder
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case

@@ -21,17 +21,3 @@ class RecordOptions:
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
     """Record every phase and message; without, the tables have losses and scores only."""
-    hashes: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Keep hashes of every step's batch, gradients and parameters, by which python -m gradwire why tells why two runs
-    differ. It reads all of these twice more: 5.8 million parameters with 16 samples a step took 1.8 times as long."""
-    memory: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Count the memory of each rank by kind: parameters, gradients, optimizer state, activations and others. Every
-    operation takes some microseconds more."""
-    save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format
-    (pip install -e '.[safetensors]')."""
-    tensorboard: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write scalars for TensorBoard to DIR/RUN_NAME/rank-N while the run goes on: loss, scores, learning rate, bytes
-    sent, share of waiting, staleness (pip install -e '.[tensorboard]')."""
-    replay: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""

@@ -26,7 +26,7 @@ from benchmarks.common import Row, Settings, figures, main
 from gradwire import launch
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
-from gradwire.networks.card import IN_ORDER
+from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.link import Link
 from gradwire.options import Options
 from gradwire.virtual_time.dry_run import period

@@ -37,8 +37,9 @@ from gradwire.core.strategy.forms import describe
 from gradwire.core.training.run import run
 from gradwire.core.training.short_help import FIRST, help_of, is_asked_for, short_help
 from gradwire.names import class_of, owners_of
-from gradwire.options import WINGS, Options, option_names
+from gradwire.options import Options, option_names
 from gradwire.strategies import INSTEAD
+from gradwire.wings import WINGS
 
 T = TypeVar("T")
 _MORE = "more"

@@ -1,21 +1,14 @@
-"""The options of a run: those of the core, and those of every wing that is here.
-
-A wing is a folder beside this file that has a module `wing`.
-"""
+"""The options of a run: those of the core, and those of every wing that is there."""
 
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.options import CHOICE, Choice, CoreOptions
 from gradwire.core.training.wing import Wing
 from gradwire.strategies import STRATEGIES
+from gradwire.wings import WINGS
 
-WINGS: tuple[Wing, ...] = tuple(
-    import_module(f"gradwire.{path.parent.name}.wing").WING for path in sorted(Path(__file__).parent.glob("*/wing.py"))
-)
 _STRATEGY = Choice(
     base=Strategy,
     table=STRATEGIES,

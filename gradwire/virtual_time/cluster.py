@@ -14,9 +14,10 @@ from gradwire.core.strategy.replica import trained
 from gradwire.core.training.checks import default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.passes import Stretch
+from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
-from gradwire.networks.card import FAIR, Card
+from gradwire.networks.card import Card
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
 from gradwire.networks.wing import check_ranks, read_unit
 from gradwire.options import Options

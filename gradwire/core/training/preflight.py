@@ -20,6 +20,7 @@ from gradwire.core.transports.memory import remove_segments
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Data
+from gradwire.core.workloads.loading import LOADERS
 
 
 def prepare(options: CoreOptions, launcher: Launcher | None = None) -> Data:
@@ -51,6 +52,7 @@ def prepare(options: CoreOptions, launcher: Launcher | None = None) -> Data:
     options.strategy.check(size)
     if options.accumulate > 1 and not options.strategy.traits.has_x:
         _check_pieces(options, plan)
+    LOADERS[options.loader].check(data)
     for wing in options.wings:
         wing.check(options, launcher, data, model)
     if launcher.shared_memory:

@@ -24,7 +24,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Alignment
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import Loader, fetcher
+from gradwire.core.workloads.loading import LOADERS, Loader
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Rank:
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         device, dtype = transport.device, options.torch_dtype
-        fetch = fetcher(data, options.loader, options.loader_workers, device, die_with_parent)
+        fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
         self._first = tasks.first_of(data.n_train)
 

@@ -28,7 +28,6 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from gradwire.catalogue import catalogue
 from gradwire.core.records.errors import UsageError, nearest
 from gradwire.core.records.interrupts import guarded as guarded
 from gradwire.core.records.known import listed, read_options, value_of
@@ -36,7 +35,7 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.forms import describe
 from gradwire.core.training.run import run
 from gradwire.core.training.short_help import FIRST, help_of, is_asked_for, short_help
-from gradwire.names import class_of, owners_of
+from gradwire.names import class_of, default_name, owners_of
 from gradwire.options import Options, option_names
 from gradwire.strategies import INSTEAD
 from gradwire.wings import WINGS
@@ -58,6 +57,8 @@ def main(
         if "--list" in given and builtin is None:
             if len(given) > 1:
                 raise UsageError("--list: stands alone; leave the rest out")
+            from gradwire.catalogue import catalogue  # which loads every strategy
+
             print(listed() or catalogue())
         else:
             run(parse_run(given, builtin, description))
@@ -83,7 +84,6 @@ def parse_with(
     """
     found = (wing.recorded(given, builtin) for wing in WINGS)
     recorded: Options | None = next((options for options in found if options), None)
-    before = recorded or Options()
     named = {of: value_of(f"--{of}", given) for of in Options.choices()}
     chosen: dict[str, Any] = {}
     if builtin is not None:
@@ -93,8 +93,10 @@ def parse_with(
             )
         chosen["strategy"] = builtin
     for of, name in named.items():
-        if name is not None and of not in chosen and before.chosen[of].name != (kind := class_of(of, name)).name:
-            chosen[of] = kind()
+        if name is not None and of not in chosen:
+            kind = class_of(of, name)
+            if recorded is None or recorded.chosen[of].name != kind.name:
+                chosen[of] = kind()
     if not recorded and (optimizer := value_of("--optimizer", given)) is not None:
         chosen["optimizer"] = optimizer  # on which other defaults depend
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
@@ -194,7 +196,7 @@ def _about(default: Options) -> str:
     text = ""
     for name, choice in Options.choices().items():
         owner = default.chosen[name]
-        if name == "strategy" or owner != Options().chosen[name]:
+        if owner.name != default_name(name):
             text += f"\n\n{owner.name}: {describe(type(owner))}"
         if defaults := choice.defaults(owner):
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())

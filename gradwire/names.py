@@ -8,7 +8,7 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -53,12 +53,13 @@ def class_of(option: str, name: str) -> type[Any]:
 
 def owners_of(option: str) -> list[str]:
     """Return the strategies that have this option, and the codecs, each with --codec."""
-    named = {
-        name if of == "strategy" else f"--{of} {name}": kind
-        for of, choice in Options.choices().items()
-        for name, kind in choice.table.items()
-    }
-    return [name for name, kind in named.items() if option in [field.name for field in dataclasses.fields(kind)]]
+    owners = []
+    for of, choice in Options.choices().items():
+        for name in choice.table:
+            with suppress(ModuleNotFoundError):  # it needs a wing that is not here
+                if option in [field.name for field in dataclasses.fields(choice.table[name])]:
+                    owners.append(name if of == "strategy" else f"--{of} {name}")
+    return owners
 
 
 def check_recorded(recorded: Mapping[str, Any], where: object, chosen: Mapping[str, Any]) -> dict[str, Any]:

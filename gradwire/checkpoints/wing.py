@@ -68,6 +68,8 @@ class Checkpoints(Wing):
 
     def recorded(self, arguments: Sequence[str], builtin: Any) -> Any:
         """Return the options of the checkpoint or run that --resume or --replay names."""
+        if not (value_of("--resume", arguments) or value_of("--replay", arguments)):
+            return None
         from gradwire.checkpoints import files, replay
         from gradwire.names import naming, options_from
         from gradwire.options import Options

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,9 +15,10 @@ from gradwire.core.strategy.replica import trained
 from gradwire.core.training.options import Panel
 from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data
-from gradwire.networks.graph import Graph, read_graph
-from gradwire.networks.link import Link
-from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
+
+if TYPE_CHECKING:
+    from gradwire.networks.graph import Graph
+    from gradwire.networks.link import Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +36,26 @@ class LinkOptions(Panel):
     simulation the network itself."""
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> "Link | None":
         """A new link for messages between processes; None: they are not held back. Raises UsageError."""
         if self.bandwidth is None and self.latency is None:
             return None
+        from gradwire.networks.link import Link
+        from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
+
         return Link(
             math.inf if self.bandwidth is None else PAYLOAD * read_unit("bandwidth", self.bandwidth, bytes_per_second),
             0.0 if self.latency is None else read_unit("latency", self.latency, seconds),
         )
 
     @property
-    def graph(self) -> Graph | None:
+    def graph(self) -> "Graph | None":
         """The graph of links of --network; None: it is not given. Raises UsageError."""
-        return None if self.network is None else read_graph(self.network)
+        if self.network is None:
+            return None
+        from gradwire.networks.graph import read_graph
+
+        return read_graph(self.network)
 
     def start_arguments(self) -> dict[str, Any]:
         """Return what the strategy is given: the graph."""

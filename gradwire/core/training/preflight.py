@@ -52,9 +52,9 @@ def prepare(options: CoreOptions, launcher: Launcher | None = None) -> Data:
     options.strategy.check(size)
     if options.accumulate > 1 and not options.strategy.traits.has_x:
         _check_pieces(options, plan)
-    LOADERS[options.loader].check(data)
     for wing in options.wings:
         wing.check(options, launcher, data, model)
+    LOADERS[options.loader].check(data)
     if launcher.shared_memory:
         _share(data)
     if launcher.is_first:

@@ -98,7 +98,6 @@ class Rank:
         device, dtype = transport.device, options.torch_dtype
         fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
-        self._first = tasks.first_of(data.n_train)
 
     def tell(self, moment: str, *args: Any) -> None:
         """Tell all watchers of a moment, by the name of their method."""
@@ -108,6 +107,7 @@ class Rank:
     def start(self) -> None:
         """Make the model and give the strategy its run, from the beginning or from a state."""
         transport, options, strategy = self.transport, self.options, self.strategy
+        self._first = tasks.first_of(self.data.n_train)
         self.model = models.seeded(options.model, self.data, options.seed, options.torch_dtype, options.model_options)
         self.model.to(transport.device)
         if transport.device.type == "cpu" and not self.is_server:

@@ -11,10 +11,10 @@ from torch import nn
 
 from gradwire.checkpoints.folder import in_training, latest, listed
 from gradwire.core.launchers import Launcher
-from gradwire.core.records.errors import UsageError, between
+from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.known import value_of
-from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN
+from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
 from gradwire.core.training.checks import check_path
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Panel
@@ -33,11 +33,11 @@ class CheckpointOptions(Panel):
     (pip install -e '.[safetensors]')."""
     replay: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""
-    checkpoint_every: int = field(default=0, metadata=OF_THIS_RUN)
+    checkpoint_every: int = option(0, least=0, metadata=OF_THIS_RUN)
     """Write a checkpoint every N steps; 0: never."""
     checkpoint_dir: str | None = field(default=None, metadata=OF_THIS_RUN)
     """Where checkpoints are written. Default: RESULTS_DIR/RUN_NAME.checkpoints."""
-    checkpoint_keep: int = field(default=3, metadata=OF_THIS_RUN)
+    checkpoint_keep: int = option(3, least=1, metadata=OF_THIS_RUN)
     """How many checkpoints are kept, the newest."""
     evaluator: bool = field(default=False, metadata=OF_THIS_RUN)
     """Start evaluate.py beside the training: it scores each checkpoint as it appears, on one core."""
@@ -81,7 +81,8 @@ class Checkpoints(Wing):
                 new = ["launcher", "scheduler"]
                 return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new, named)
         if path := value_of("--replay", arguments):
-            new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
+            fields = dataclasses.fields(Options)
+            new = [entry.name for entry in fields if OF_THIS_RUN.items() <= entry.metadata.items()]
             recorded = replay.load(path).options
             with naming("--replay"):
                 return options_from(recorded, path, builtin, new, named)
@@ -91,8 +92,6 @@ class Checkpoints(Wing):
         """Check the options that need no data."""
         for name in ("save", "resume", "replay", "checkpoint_dir"):
             check_path(name, getattr(options, name), is_file=name == "save")
-        between(options, "checkpoint_every", 0)
-        between(options, "checkpoint_keep", 1)
         if options.evaluator:
             if not options.checkpoint_every:
                 raise UsageError("--evaluator: needs checkpoints to score; give --checkpoint_every STEPS too")

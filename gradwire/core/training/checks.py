@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from gradwire.core.launchers import Launcher, find_launcher
-from gradwire.core.records.errors import UsageError, between, one_of, unknown
+from gradwire.core.records.errors import UsageError, one_of, unknown
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES
 from gradwire.core.training.options import BY_NAME, DTYPES, CoreOptions, names_with_strategy_defaults
@@ -145,10 +146,6 @@ _WORDS: dict[str, Iterable[str]] = {
     "decay": DECAYS, "lr_schedule": SCHEDULES, "device": ("auto", "cpu", "cuda"), "dtype": DTYPES, "amp": AMP,
     "loader": LOADERS,
 }  # fmt: skip
-_LEAST = {
-    "n_gpus": 1, "batch_size": 1, "global_batch_size": 1, "epochs": 1, "accumulate": 1, "train_size": 0,
-    "image_size": 1, "context": 1, "loader_workers": 0, "restarts": 0, "seed": 0,
-}  # fmt: skip
 _MUST_BE: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda seed: seed < 2**63, "less than 2**63"),
     "lr": (lambda lr: 0 < lr <= _MOST, "a positive number, such as 0.1"),
@@ -170,9 +167,7 @@ def _check_values(options: CoreOptions) -> None:
         check_path(name, getattr(options, name), is_file=name == "run_name")
     for name, known in _WORDS.items():
         one_of(options, name, known)
-    for name, least in _LEAST.items():
-        if getattr(options, name) is not None:
-            between(options, name, least)
+    check_limits(options)
     for name, (holds, what) in _MUST_BE.items():
         if not holds(value := getattr(options, name)):
             raise UsageError(f"--{name} {value}: must be {what}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import torch
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions
+from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions, option
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
@@ -57,24 +57,24 @@ class _Unless:
         return f"{self.default!r} (unless the strategy or the codec has its own)"
 
 
-def _strategy_may_say(default: T) -> T:
+def _strategy_may_say(default: T, least: float | None = None) -> T:
     stands: Any = _Unless(default)
-    option: T = field(default=stands, metadata={STRATEGY_MAY_SAY: default})
-    return option
+    made: T = option(stands, least, {STRATEGY_MAY_SAY: default})
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What is computed, by how many, and how."""
 
-    n_gpus: int | None = None
+    n_gpus: int | None = option(None, least=1)
     """Number of processes, one per GPU (or share of the CPU); a parameter server counts as one. Default: the GPUs
     there are, at least as many as the strategy needs; as many as torchrun or mpirun started."""
-    batch_size: int = _strategy_may_say(64)
+    batch_size: int = _strategy_may_say(64, least=1)
     """Samples per worker and step."""
-    global_batch_size: int | None = None
+    global_batch_size: int | None = option(None, least=1)
     """Samples per step of all workers together, instead of batch_size x workers."""
-    epochs: int = field(default=10, metadata=MAY_CHANGE_ON_RESUME)
+    epochs: int = option(10, least=1, metadata=MAY_CHANGE_ON_RESUME)
     """Passes over the training set."""
     lr: float = _strategy_may_say(0.1)
     """Learning rate."""
@@ -98,7 +98,7 @@ class RunOptions:
     """Epochs in which the learning rate first rises from 0."""
     clip_norm: float = field(default=0.0, metadata=MAY_CHANGE_ON_RESUME)
     """Bound on the norm of the averaged gradient; 0: none."""
-    accumulate: int = 1
+    accumulate: int = option(1, least=1)
     """Compute each step's gradient in this many pieces, one after the other: less memory, the same update."""
     device: str = field(default="auto", metadata=MAY_CHANGE_ON_RESUME)
     """auto (cuda if there is a GPU), cpu or cuda."""
@@ -108,7 +108,7 @@ class RunOptions:
     """Mixed precision: compute the forward pass and the loss by torch's autocast in bf16, or, on a GPU, in fp16, whose
     gradients a GradScaler keeps in range. Parameters, gradients, the optimizer and the evaluation stay float32; none:
     no autocast."""
-    seed: int = 0
+    seed: int = option(0, least=0)
     """Seed of the weights, the order of the samples, and everything else that is random."""
     slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)
     """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
@@ -116,7 +116,7 @@ class RunOptions:
     """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
     timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
-    restarts: int = field(default=0, metadata=OF_THIS_RUN)
+    restarts: int = option(0, least=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
     launcher."""
     launcher: str | None = field(default=None, metadata=OF_THIS_RUN)
@@ -176,10 +176,10 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
                 named = by_class.get(given) if name == "optimizer" and isinstance(given, type) else None
                 object.__setattr__(self, name, named or UserObject.of(f"--{name}", given))
         own = self.own_defaults
-        for option in dataclasses.fields(self):
-            if isinstance(stands := getattr(self, option.name), _Unless):
-                value = own.get(option.name, stands.default)
-                object.__setattr__(self, option.name, value)
+        for entry in dataclasses.fields(self):
+            if isinstance(stands := getattr(self, entry.name), _Unless):
+                value = own.get(entry.name, stands.default)
+                object.__setattr__(self, entry.name, value)
 
     @classmethod
     def choices(cls) -> dict[str, Choice]:
@@ -229,9 +229,9 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
     def all_fields(self) -> Iterator[tuple[dataclasses.Field[Any], str, Any]]:
         """Yield each option but the objects, and those of the objects too: its field, name and value."""
         for owner in (*self.chosen.values(), self):
-            for option in dataclasses.fields(owner):
-                if CHOICE not in option.metadata:
-                    yield option, option.name, getattr(owner, option.name)
+            for entry in dataclasses.fields(owner):
+                if CHOICE not in entry.metadata:
+                    yield entry, entry.name, getattr(owner, entry.name)
 
     def plan(self, n_samples: int) -> BatchPlan:
         """Return the batch plan for a training set of `n_samples`. Raises UsageError."""

@@ -12,7 +12,7 @@ from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport
-from gradwire.networks.card import IN_ORDER
+from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.units import ACKNOWLEDGED
 from gradwire.virtual_time import calibration, simulate
 from gradwire.virtual_time.cluster import ClusterOptions, handling

@@ -2,11 +2,12 @@
 
 python -m benchmarks.handling --out handling.json     # as root: it makes network namespaces
 
-Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo. plain_ms:
-as many steps in virtual time with the phases as timed here, on the same number of cores, and the latency 100 us.
-calibrated_ms: the same with what a message takes of a core at each end, as measured here between two processes, and
-with acknowledgements, as simulate.py counts both without --compute. Nothing is fitted. plain_error and error are
-plain_ms / measured_ms - 1 and calibrated_ms / measured_ms - 1, in percent.
+Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo; their steps
+have no passes, and exchange and update the parameters of a CNN. plain_ms: as many steps in virtual time with the update
+as timed here, on the same number of cores, and the latency 100 us. calibrated_ms: the same with what a message takes of
+a core at each end, as measured here between two processes, and with acknowledgements, as simulate.py counts both
+without --compute. Nothing is fitted. plain_error and error are plain_ms / measured_ms - 1 and calibrated_ms /
+measured_ms - 1, in percent.
 """
 
 import sys
@@ -15,15 +16,25 @@ from dataclasses import dataclass, replace
 
 from benchmarks.accuracy import Clock, measure_kernel, of_a_step
 from benchmarks.common import Row, Settings, figures, main
-from benchmarks.points import Point
+from benchmarks.points import BATCH, Point, build
+from gradwire.core.strategy.replica import layout_of
 from gradwire.core.training.names import make_strategy
 from gradwire.core.workloads import datasets
 from gradwire.networks.units import ACKNOWLEDGED
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.handling import handling_of, measure_handling
+from gradwire.virtual_time.steps import Sizes, StepsJob
 
 LATENCY = 100e-6
 NETWORK = "cnn"
+
+
+class WithoutPasses(Point):
+    """A point at which nothing is computed but the update."""
+
+    def job(self, steps: int) -> StepsJob:
+        """See Point."""
+        return StepsJob(self.options, Sizes(layout_of(build(self.network)).n), BATCH, steps)
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,11 @@ def measure(settings: HandlingSettings) -> Iterator[Row]:
     handling = handling_of(measure_handling())
     steps = settings.repeats + 1
     for n in settings.ranks:
-        grid = [Point(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies]
+        grid = [WithoutPasses(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies]
         phases = {
-            f"{NETWORK} {point.strategy.name}": time_phases(point.options, datasets.load(point.options))
+            f"{NETWORK} {point.strategy.name}": {
+                "update": time_phases(point.options, datasets.load(point.options))["update"]
+            }
             for point in grid
         }
         plain = Clock(phases, LATENCY)

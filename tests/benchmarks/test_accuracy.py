@@ -86,12 +86,12 @@ def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messa
     given = {f"{name}, median": 0.0 if name.endswith("byte") else 1.0 for name in Handling.__dataclass_fields__}
     monkeypatch.setattr(handling, "measure_handling", lambda: given)
     monkeypatch.setattr(accuracy, "usable_cores", lambda: {0, 1})
-    monkeypatch.setattr(handling, "time_phases", lambda *_: {"forward": 0.5, "backward": 0.5})
+    monkeypatch.setattr(handling, "time_phases", lambda *_: {"forward": 9.0, "update": 1.0})
     ends = tuple(5.0 * i for i in range(1, 4))
     measured = [Steps(0.0, ends, ends[-1], 0, 0, 0)] * 2
     monkeypatch.setattr(handling, "measure_kernel", lambda grid, steps: [measured])
     settings = handling.HandlingSettings(repeats=2, ranks=(2,), mbit=1_000_000, strategies=("ring_all_reduce",))
     (row,) = handling.measure(settings)
     assert row["plain_ms"] == pytest.approx(1000, rel=0.01)
-    assert row["calibrated_ms"] == pytest.approx(5000, rel=0.01), "the passes, and two messages there and back"
+    assert row["calibrated_ms"] == pytest.approx(5000, rel=0.01), "the update, and two messages there and back"
     assert (row["measured_ms"], row["plain_error"]) == (pytest.approx(5000), "-80.0 %")

@@ -57,7 +57,9 @@ def measure(settings: HandlingSettings) -> Iterator[Row]:
     handling = handling_of(measure_handling())
     steps = settings.repeats + 1
     for n in settings.ranks:
-        grid = [WithoutPasses(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies]
+        grid: list[Point] = [
+            WithoutPasses(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies
+        ]
         phases = {
             f"{NETWORK} {point.strategy.name}": {
                 "update": time_phases(point.options, datasets.load(point.options))["update"]

@@ -7,6 +7,7 @@ other processes of this machine do not count.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +19,13 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Setup
 from gradwire.core.transports.timing import process_seconds, sleep
 
-_REPEATS, _WARM_UP = 9, 2
-_MESSAGES = 10  # in a row, of which one takes a tenth: else the cores' other work is in it
+_ROUNDS, _REPEATS, _WARM_UP = 5, 5, 2
+_MESSAGES = 4  # in a row, for one repeat
 _PAUSE_S = 2e-3  # between two of them, so that each comes by itself, as in a training
 _LONG = 4_000_000  # bytes of the message that shows what a byte takes
 _LIMIT_S = 60.0
 _TAG = "timed"
-QUARTILES = ("low", "median", "high")
+SPREAD = ", interquartile range"
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,14 @@ class Handling:
 
 
 def measure_handling() -> dict[str, float]:
-    """Measure each field of `Handling` on this machine; return its median and quartiles. Raises RunFailed."""
+    """Measure each field of `Handling` on this machine; return it, and its spread. Raises RunFailed."""
     ends = launch(_exchange, 2, timeout=_LIMIT_S)
-    return {name: value for one in ends for name, value in one.items()}
+    return {name: value for found in ends for name, value in found.items()}
 
 
 def handling_of(measured: dict[str, float]) -> Handling:
-    """Return the medians of what was measured."""
-    return Handling(*(measured[f"{name}, median"] for name in Handling.__dataclass_fields__))
+    """Return what was measured, without the spread."""
+    return Handling(*(measured[name] for name in Handling.__dataclass_fields__))
 
 
 def _exchange(beside: Transport) -> dict[str, float]:
@@ -76,21 +77,32 @@ def _exchange(beside: Transport) -> dict[str, float]:
     else:
         store = dist.TCPStore(host, beside.recv(0, "port").object, is_master=False)
     setup = Setup(torch.device("cpu"), _LIMIT_S, Recorder(beside.rank, enabled=False))
-    name = ("send", "receive")[beside.rank]
-    found: dict[str, list[float]] = {name: [], f"{name}_byte": []}
+    none, empty, full = list[float](), list[float](), list[float]()
     with connect(setup, False, (store, beside.rank, 2)) as transport:
         vector = transport.allocate(_LONG // 4)
-        for i in range(_WARM_UP + _REPEATS):
-            none, empty, full = (_seconds(beside, transport, value) for value in (None, vector[:0], vector))
-            if i >= _WARM_UP:
-                found[name].append(max(0.0, empty - none))
-                found[f"{name}_byte"].append(max(0.0, full - empty) / _LONG)
+        for i in range(_WARM_UP + _ROUNDS * _REPEATS):
+            for value, samples in ((None, none), (vector[:0], empty), (vector, full)):
+                seconds = _seconds(beside, transport, value)
+                if i >= _WARM_UP:
+                    samples.append(seconds)
         beside.barrier()
+    name = ("send", "receive")[beside.rank]
     return {
-        f"{name}, {which}": value
-        for name, values in found.items()
-        for which, value in zip(QUARTILES, statistics.quantiles(values), strict=True)
+        name: max(0.0, _least(empty) - _least(none)),
+        f"{name}{SPREAD}": _spread(empty),
+        f"{name}_byte": max(0.0, _least(full) - _least(empty)) / _LONG,
+        f"{name}_byte{SPREAD}": _spread(full) / _LONG,
     }
+
+
+def _least(samples: Sequence[float]) -> float:
+    """Return the least of the medians of the rounds: whatever else the machine does makes them only longer."""
+    return min(statistics.median(samples[i : i + _REPEATS]) for i in range(0, len(samples), _REPEATS))
+
+
+def _spread(samples: Sequence[float]) -> float:
+    low, _, high = statistics.quantiles(samples)
+    return high - low
 
 
 def _seconds(beside: Transport, transport: Transport, value: torch.Tensor | None) -> float:

@@ -83,7 +83,7 @@ def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a second that a message takes of a core at each end, and of a link that does not count."""
-    given = {f"{name}, median": 0.0 if name.endswith("byte") else 1.0 for name in Handling.__dataclass_fields__}
+    given = {name: 0.0 if name.endswith("byte") else 1.0 for name in Handling.__dataclass_fields__}
     monkeypatch.setattr(handling, "measure_handling", lambda: given)
     monkeypatch.setattr(accuracy, "usable_cores", lambda: {0, 1})
     monkeypatch.setattr(handling, "time_phases", lambda *_: {"forward": 9.0, "update": 1.0})

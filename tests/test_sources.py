@@ -40,7 +40,6 @@ WINGS: dict[str, tuple[str, ...]] = {
 }
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
-    "records": ("diagnosis",),
     "strategy": ("compression", "networks", "sharding"),
 }
 """The wings that a room of the core imports still."""

@@ -150,11 +150,11 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
     `report` is called when they have "begun" and when they have "ended".
     """
-    with Memory(transport.recorder) if job.options.memory else nullcontext():
-        return _take_steps(transport, report, job)
+    with Memory(transport.recorder) if job.options.memory else nullcontext() as memory:
+        return _take_steps(transport, report, job, memory)
 
 
-def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
+def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob, memory: Memory | None) -> Steps:
     options, recorder = job.options, transport.recorder
     if job.phases is not None:
         phases = job.phases
@@ -177,22 +177,22 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     begun, ends = transport.now(), []
     messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
     if roles[transport.rank] == "server":
-        if recorder.memory:
-            recorder.memory.begin_training()
+        if memory:
+            memory.begin_training()
         strategy.serve()
     else:
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
-            if recorder.memory:
-                recorder.memory.begin_step()
+            if memory:
+                memory.begin_step()
             strategy.begin_step(job.samples)
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
                     replica.forward(options.amp != "none")
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
-            if recorder.memory:
-                recorder.memory.begin_training()  # what is sharded is so from here on
+            if memory:
+                memory.begin_training()  # what is sharded is so from here on
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
                     replica.pass_back()
@@ -203,11 +203,20 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     ended = transport.now()
     report("ended")
     messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
-    memory = recorder.memory.use() if recorder.memory else None
+    use = memory.use() if memory else None
     if not strategy.traits.asynchronous and "server" not in roles:
         transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory, strategy.choice)
+    return Steps(
+        begun,
+        tuple(ends),
+        ended,
+        messages,
+        nbytes,
+        strategy.state_bytes,
+        use,
+        strategy.choice,
+    )
 
 
 def _meet(transport: Transport) -> None:

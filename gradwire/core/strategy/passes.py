@@ -69,8 +69,7 @@ class Passes:
                 errors.append(error)
             asked.put(None)
 
-        memory = self._recorder.memory
-        thread = Thread(target=memory.in_thread(compute) if memory else compute, daemon=True)
+        thread = Thread(target=self._recorder.in_thread(compute), daemon=True)
         thread.start()
         while (call := asked.get()) is not None:
             try:

@@ -59,6 +59,8 @@ def lines_of(code: CodeType, inside: str = "") -> Iterator[tuple[str, int]]:
         if isinstance(inner, CodeType):
             is_function = bool(inner.co_flags & inspect.CO_NEWLOCALS)
             name = inside or (inner.co_name if is_function else "")
+            if inner.co_name == "__annotate__":  # which Python 3.14 makes of annotations, and calls when it is asked
+                continue
             if is_function:
                 yield from ((name, line) for *_, line in inner.co_lines() if line and line > inner.co_firstlineno)
             yield from lines_of(inner, name)

@@ -35,15 +35,14 @@ BY_NAME = ("dataset", "model", "task", "optimizer")  # which may also be given a
 class Choice:
     """What an option that is an object may be: an instance of a class of `table`, with options of its own.
 
-    `base` is the class that all derive from, `help` its text in `--help`, `example` what to write in Python. `own`:
-    may be yourmodule:YourClass. `defaults` returns the defaults that an instance has for options of every run.
+    `base` is the class that all derive from, `help` its text in `--help`, `example` what to write in Python. `defaults`
+    returns the defaults that an instance has for options of every run.
     """
 
     base: type[Any]
     table: Mapping[str, type[Any]]
     help: str
     example: str
-    own: bool
     defaults: Callable[[Any], Mapping[str, Any]]
 
 

@@ -33,8 +33,8 @@ from benchmarks.prediction import periods
 from gradwire.core.records.machine import usable_cores
 from gradwire.core.strategy.forms import predict
 from gradwire.core.strategy.replica import layout_of
-from gradwire.core.training.names import make_strategy
 from gradwire.core.workloads import datasets
+from gradwire.names import make_strategy
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import period
@@ -125,7 +125,7 @@ def of_a_step(results: list[Steps], point: Point) -> tuple[float, list[float]]:
     return seconds, each.tolist()
 
 
-def measure_kernel(grid: list[Point], steps: list[int]) -> list[list[Steps]]:
+def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]:
     """Return what the ranks of each point returned; all have one number of ranks and one bandwidth."""
     n, mbit = grid[0].n, grid[0].mbit
     with tempfile.TemporaryDirectory() as folder, namespaces(n) as made:

@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradwire.compression import Layout
+from gradwire.compression.wing import AFTER_WARM_UP
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.traits import Choice
-from gradwire.core.training.options import AFTER_WARM_UP, Options
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
+from gradwire.options import Options
 from gradwire.sharding.blocks import Block
 
 
@@ -165,8 +166,9 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
         replica = Replica(network, transport)
     else:
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
-    strategy.start(replica, transport, options.make_optimizer(), options.clip_norm, codec=options.make_codec(),
-                   seed=options.seed, network=options.graph)  # fmt: skip
+    strategy.start(
+        replica, transport, options.make_optimizer(), options.clip_norm, seed=options.seed, **options.start_arguments()
+    )
     recorder.shares = job.sizes.shares
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP

@@ -17,18 +17,18 @@ An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in 
 Between epochs, when `finish` has ended, every rank has the whole model.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
 from gradwire.sharding.blocks import Block
+from gradwire.sharding.saved_places import SavedPlaces
+from gradwire.sharding.turns import Turns
+from strategies.all_reduce.hidden_communication import HiddenCommunication
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 
 
@@ -59,16 +59,11 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Allocate this rank's chunks of x; gather and free in the passes."""
         super().setup()
         self.is_whole = True  # the replica has all of x
-        self.order = list(self.cut)  # of the forward pass
-        self.turns: list[Block] = []  # still to be gathered in this pass, in this order
-        self.used: list[Block] = []  # in this forward pass, in this order, or skipped
-        self.skipped: set[int] = set()  # places in this
-        self.computed: set[Block] = set()  # that this pass has used
-        self.is_first = True  # forward pass
-        self.saving: saved_tensors_hooks | None = None
-        self.lent: list[Work] = []  # after which x may be changed
+        self.turns = Turns(self.cut)
+        self.saved = SavedPlaces(self.cut, self.enter_backward, self.transport.recorder)
+        self.hidden = HiddenCommunication(self.transport)
         self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
-        self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
+        self.lent: list[Work] = []  # after which x may be changed
         self.replica.on_blocks(self.cut, self)
 
     def optimize(self) -> None:
@@ -77,38 +72,6 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.x = self.transport.allocate(self.g.numel(), self.g.dtype)
         parts = [block.chunks[self.own] for block in self.cut]
         self.descent.optimize(self.x, parts=parts, packed=True, norm=self.norm)
-
-    # The chunks of x, and the whole
-
-    def shard(self) -> None:
-        """Keep this rank's chunks of x only."""
-        if self.is_whole:
-            self.is_whole = False
-            for block in self.cut:
-                self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
-                self.free(block)
-            self.replica.free_x()
-
-    def model(self) -> torch.Tensor:
-        """Return x [n]: in the middle of an epoch, gathered into memory of its own."""
-        if self.is_whole:
-            return self.replica.x
-        with self.transport.recorder.holding("parameters"):
-            x = torch.empty(self.replica.layout.n, dtype=self.x.dtype, device=self.transport.device)
-        for block in self.cut:
-            x[block.part] = self.gathered(block)
-        return x
-
-    def finish(self) -> None:
-        """Give every rank the whole model; average the buffers."""
-        if self.prefetch and self.on_the_way_s and self.transport.world_size > 1:
-            self.transport.recorder.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
-        self.on_the_way_s = self.hidden_s = 0.0
-        if not self.is_whole:
-            with self.transport.recorder.evaluating():
-                self.replica.point_at(self.model())
-            self.is_whole = True
-        super().finish()
 
     # Gathering a block
 
@@ -131,33 +94,23 @@ class FullySharded(ShardedGradients, OnBlocks):
         chunks[self.own].copy_(self.x[block.place])
         for k in transport.peers:
             transport.recv(k, f"gather {block.name}").copy_to(chunks[(k + 1) % transport.world_size])
-        begun = self.begun.pop(block)
-        self.hidden_s += waits - begun
-        self.on_the_way_s += transport.now() - begun
+        self.hidden.count(self.begun.pop(block), waits)
         return vector
-
-    def free(self, block: Block) -> None:
-        """Forget the block's parameters."""
-        block.vector = None
-        self.replica.free(block)
 
     def gather(self, block: Block) -> None:
         """Give the parameters of the block memory, with the elements of all ranks."""
         if block.vector is None:
             block.vector = self.gathered(block)
             self.replica.give(block, block.vector)
-        if self.prefetch and self.turns and self.turns[0] not in self.begun:
-            self.begin_to_gather(self.turns[0])
+        if self.prefetch and self.turns.left and self.turns.left[0] not in self.begun:
+            self.begin_to_gather(self.turns.left[0])
 
-    def wait_turn(self, block: Block, skip: Callable[[Block], None]) -> None:
-        """Gather the block, and before it those whose turn is before it: all ranks do, though some do not use them."""
-        if block in self.turns:  # else it was gathered before in this pass
-            while (first := self.turns.pop(0)) is not block:
-                self.gather(first)
-                skip(first)
-        self.gather(block)
+    def free(self, block: Block) -> None:
+        """Forget the block's parameters."""
+        block.vector = None
+        self.replica.free(block)
 
-    # The passes
+    # The forward pass
 
     def begin_step(self, n_samples: int) -> None:
         """See ShardedGradients; here the forward pass decides the order."""
@@ -167,77 +120,56 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Prepare for a forward pass of the model."""
         self.shard()
         self.end_backward()
-        self.turns, self.used, self.skipped = list(self.order), [], set()
-        self.start_saving()
+        self.turns.begin_forward()
+        self.saved.start()
 
     def enter(self, block: Block) -> None:
         """Gather a block for its forward pass; in the backward pass, a checkpoint computes it once more."""
-        if not self.saving:
+        if not self.saved.is_on:
             self.enter_backward(block)
             return
-        with self.not_saving():
-            self.wait_turn(block, self.skip_forward)
-        self.used.append(block)
+        with self.saved.paused():
+            for earlier in self.turns.before(block):
+                self.pass_over(earlier)
+            self.gather(block)
+        self.turns.note(block, is_used=True)
 
-    @contextmanager
-    def not_saving(self) -> Iterator[None]:
-        """In virtual time, where other ranks of this thread may have their turns: leave to each what autograd keeps."""
-        if self.transport.recorder.time_passes:
-            self.stop_saving()
-            yield
-            self.start_saving()
-        else:
-            yield
-
-    def start_saving(self) -> None:
-        """Have autograd keep what `save` returns."""
-        self.saving = saved_tensors_hooks(self.save, lambda saved: saved() if callable(saved) else saved)
-        self.saving.__enter__()
-
-    def stop_saving(self) -> None:
-        """Have autograd keep tensors as they are."""
-        if self.saving:
-            self.saving.__exit__()
-        self.saving = None
-
-    def skip_forward(self, block: Block) -> None:
-        """Note a block that the pass does not use, or not yet, and free it."""
-        self.skipped.add(len(self.used))
-        self.used.append(block)
+    def pass_over(self, block: Block) -> None:
+        """Gather a block that this pass does not use, or not yet, since others may; and free it."""
+        self.gather(block)
+        self.turns.note(block, is_used=False)
         self.free(block)
 
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
-        with self.not_saving():
+        with self.saved.paused():
             self.replica.spend_forward(block)
         self.free(block)
 
     def end_forward(self) -> None:
-        """Gather the blocks that are left; take over the order in which the pass has used the blocks."""
-        self.stop_saving()
-        while self.turns:
-            self.gather(block := self.turns.pop(0))
-            self.skip_forward(block)
-        self.computed = {block for k, block in enumerate(self.used) if k not in self.skipped}
-        if self.is_first:  # the order was a guess: what was skipped and then used is in it twice
-            self.used = [
-                block for k, block in enumerate(self.used) if k not in self.skipped or self.used.count(block) == 1
-            ]
-            self.is_first = False
-        self.order = self.used
-        self.begin_pass(dict.fromkeys(reversed(self.used)))
+        """Gather the blocks that are left; the backward pass goes the other way, but begins with the rest."""
+        self.saved.stop()
+        for block in self.turns.rest():
+            self.pass_over(block)
+        self.turns.end_forward()
+        self.begin_pass(self.turns.backward_order())
         rest = [block for block in self.cut if block.module is self.replica.model]
-        self.turns = rest + [block for block in self.pending if block not in rest]
+        self.turns.left = rest + [block for block in self.pending if block not in rest]
+
+    def stop_saving(self) -> None:
+        """End a forward pass that has failed."""
+        self.saved.stop()
+
+    # The backward pass
 
     def enter_backward(self, block: Block) -> None:
-        """Gather a block for its backward pass."""
-        self.wait_turn(block, self.skip_backward)
-
-    def skip_backward(self, block: Block) -> None:
-        """Reduce a block that the pass has not used: no gradient of it will come."""
-        if block not in self.computed:
-            block.missing.clear()
-            self.complete(block)
+        """Gather a block for its backward pass; reduce those before it that are not used: they get no gradient."""
+        for earlier in self.turns.before(block):
+            self.gather(earlier)
+            if not self.turns.is_used(earlier):
+                earlier.missing.clear()
+                self.complete(earlier)
+        self.gather(block)
 
     def complete(self, block: Block) -> None:
         """Free the block, then see ShardedGradients."""
@@ -246,27 +178,10 @@ class FullySharded(ShardedGradients, OnBlocks):
 
     def end_backward(self) -> None:
         """Gather the blocks that are left, which other ranks may have used, and free all."""
-        while self.turns:
-            self.gather(self.turns.pop(0))
+        for block in self.turns.rest():
+            self.gather(block)
         for block in self.cut:
             self.free(block)
-
-    def save(self, tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
-        """Return what autograd is to keep for the backward pass: of gathered memory, how to find it again."""
-        address = tensor.untyped_storage().data_ptr()
-        for block in self.cut:
-            if block.vector is not None and block.vector.untyped_storage().data_ptr() == address:
-                place = tensor.size(), tensor.stride(), tensor.storage_offset()
-                return lambda: self.found(block, *place)
-        return tensor
-
-    def found(self, block: Block, *place: Any) -> torch.Tensor:
-        """Return a tensor that was saved, in the memory that its block has now."""
-        self.enter_backward(block)
-        assert block.vector is not None
-        return block.vector.as_strided(*place)
-
-    # The step
 
     def step(self, n_samples: int) -> None:
         """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block."""
@@ -277,6 +192,37 @@ class FullySharded(ShardedGradients, OnBlocks):
             work.wait()
         self.lent.clear()
         self.descent.step(self.g, self.total)
+
+    # The chunks of x, and the whole between epochs
+
+    def shard(self) -> None:
+        """Keep this rank's chunks of x only."""
+        if self.is_whole:
+            self.is_whole = False
+            for block in self.cut:
+                self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
+                self.free(block)
+            self.replica.free_x()
+
+    def model(self) -> torch.Tensor:
+        """Return x [n]: in the middle of an epoch, gathered into memory of its own."""
+        if self.is_whole:
+            return self.replica.x
+        with self.transport.recorder.holding("parameters"):
+            x = torch.empty(self.replica.layout.n, dtype=self.x.dtype, device=self.transport.device)
+        for block in self.cut:
+            x[block.part] = self.gathered(block)
+        return x
+
+    def finish(self) -> None:
+        """Give every rank the whole model; average the buffers."""
+        if self.prefetch:
+            self.hidden.end_epoch()
+        if not self.is_whole:
+            with self.transport.recorder.evaluating():
+                self.replica.point_at(self.model())
+            self.is_whole = True
+        super().finish()
 
     def state_dict(self) -> dict[str, Any]:
         """See Strategy; all ranks call it, to gather x."""

@@ -10,10 +10,10 @@ import torch
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.units import ACKNOWLEDGED
+from gradwire.options import Options
 from gradwire.virtual_time import calibration, simulate
 from gradwire.virtual_time.cluster import ClusterOptions, handling
 from gradwire.virtual_time.handling import SPREAD, Handling, measure_handling
@@ -100,7 +100,9 @@ def test_a_calibrated_run_says_what_a_message_takes(
     facts = json.loads((tmp_path / "run.json").read_text())["cluster"]
     assert facts["message_seconds"] == {"send": 1e-6, "send_byte": 1e-6, "receive": 1e-6, "receive_byte": 1e-6}
     assert facts["acknowledged"] == ACKNOWLEDGED == pytest.approx(0.0218, abs=1e-4)
-    in_order = simulate.simulate(small(tmp_path, n_gpus=2), ClusterOptions(sharing=IN_ORDER), quiet=True)
+    in_order = simulate.simulate(
+        small(tmp_path, n_gpus=2, run_name="order"), ClusterOptions(sharing=IN_ORDER), quiet=True
+    )
     assert in_order.time.network.acknowledged == 0
     given = simulate.simulate(small(tmp_path, n_gpus=2, run_name="given"), ClusterOptions(compute="1ms"), quiet=True)
     assert "a message" not in given.text()

@@ -18,7 +18,7 @@ from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
-from gradwire.networks.units import ACKNOWLEDGED, PAYLOAD, bytes_per_second, seconds
+from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
 from gradwire.networks.wing import check_ranks, read_unit
 from gradwire.options import Options
 from gradwire.strategies import STRATEGIES
@@ -126,12 +126,6 @@ class ClusterOptions(NetworkOptions):
     def is_calibrated(self) -> bool:
         """Whether what takes time is as measured, and not given."""
         return self.compute is None and self.flops is None
-
-    def make_network(self, options: Options) -> Network:
-        """See NetworkOptions. What is calibrated is measured over TCP, which acknowledges."""
-        network = super().make_network(options)
-        network.acknowledged = ACKNOWLEDGED if self.is_calibrated and self.sharing == FAIR else 0.0
-        return network
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""

@@ -29,8 +29,10 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.preflight import prepare
 from gradwire.core.training.run import run
+from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
+from gradwire.networks.units import ACKNOWLEDGED
 from gradwire.options import Options
 from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
@@ -148,6 +150,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     card = {"bandwidth": options.bandwidth, "latency": options.latency}
     facts = {"cluster": {**card, **dataclasses.asdict(cluster), "phase_seconds": phases}}
     if handling := clusters.handling(cluster, options):
+        network.acknowledged = ACKNOWLEDGED if network.sharing == FAIR else 0.0  # as train.py --bandwidth has none
         facts["cluster"] |= {"message_seconds": dataclasses.asdict(handling), "acknowledged": network.acknowledged}
     time = VirtualTime(
         network, clusters.Compute(options, phases), deaths, facts, **cluster.machine(), handling=handling

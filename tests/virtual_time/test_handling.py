@@ -75,19 +75,18 @@ def test_a_ring_takes_its_closed_form_and_a_message_and_the_acknowledgements_of_
     assert seconds_of_a_step(results, options.roles) == pytest.approx(form + handled)
 
 
-def test_a_cluster_counts_messages_and_acknowledgements_where_it_is_calibrated(
+def test_a_cluster_counts_the_handling_of_messages_where_it_is_calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = dict.fromkeys(Handling.__dataclass_fields__, 1e-6)
     monkeypatch.setattr(calibration, "measure_handling", lambda: measured)
     options = resolve(small(tmp_path, n_gpus=2, bandwidth="1gbit", latency="0s"))
     assert handling(ClusterOptions(), options) == Handling(1e-6, 1e-6, 1e-6, 1e-6)
-    assert ClusterOptions().make_network(options).acknowledged == ACKNOWLEDGED == pytest.approx(0.0218, abs=1e-4)
     copied = ClusterOptions(cores=2, copying="1GB/s")
     assert handling(copied, options) == Handling(1e-6, 0.0, 1e-6, 0.0), "a byte's is given"
-    for given in (ClusterOptions(compute="1ms"), ClusterOptions(flops=1e9)):
-        assert (handling(given, options), given.make_network(options).acknowledged) == (None, 0.0)
-    assert ClusterOptions(sharing=IN_ORDER).make_network(options).acknowledged == 0, "as train.py --bandwidth"
+    assert [handling(given, options) for given in (ClusterOptions(compute="1ms"), ClusterOptions(flops=1e9))] == [
+        None
+    ] * 2
 
 
 def test_a_calibrated_run_says_what_a_message_takes(
@@ -100,9 +99,14 @@ def test_a_calibrated_run_says_what_a_message_takes(
     assert "a message       1 us + 1000.00 ns a byte to send, 1 us + 1000.00 ns a byte to receive; ackn" in text
     facts = json.loads((tmp_path / "run.json").read_text())["cluster"]
     assert facts["message_seconds"] == {"send": 1e-6, "send_byte": 1e-6, "receive": 1e-6, "receive_byte": 1e-6}
-    assert facts["acknowledged"] == ACKNOWLEDGED
+    assert facts["acknowledged"] == ACKNOWLEDGED == pytest.approx(0.0218, abs=1e-4)
+    in_order = simulate.simulate(
+        small(tmp_path, n_gpus=2, run_name="order"), ClusterOptions(sharing=IN_ORDER), quiet=True
+    )
+    assert in_order.time.network.acknowledged == 0
     given = simulate.simulate(small(tmp_path, n_gpus=2, run_name="given"), ClusterOptions(compute="1ms"), quiet=True)
     assert "a message" not in given.text()
+    assert given.time.network.acknowledged == 0
     assert "message_seconds" not in json.loads((tmp_path / "given.json").read_text())["cluster"]
 
 

@@ -8,15 +8,16 @@ To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/
 the ring. The rest of the model is one more block, or two, whose passes are those of the model.
 
 What autograd would keep of gathered parameters, it keeps as a place in the block. All ranks gather in one order: that
-of the model, and from the second step on that in which the pass before used the blocks. A block that a pass skips is
-gathered too, in its turn. With gradients accumulated in k pieces a rank sends (1 + 2k)(N - 1)/N of x. A last block that
-stayed between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike.
+of the model, and from the second step on that in which all have used the blocks in the pass before. A block that a pass
+skips is gathered too. Ranks that use different blocks see it by the number beside the first chunks of the backward
+pass: then the order stays, and gradients are summed after the pass. With gradients accumulated in k pieces a rank sends
+(1 + 2k)(N - 1)/N of x. A last block that stayed between the passes would save (N - 1)/N; here all blocks are alike.
 
-An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing.
-
-Between epochs, when `finish` has ended, every rank has the whole model.
+An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing. Between
+epochs, when `finish` has ended, every rank has the whole model.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -61,10 +62,11 @@ class FullySharded(ShardedGradients, OnBlocks):
         self.is_whole = True  # the replica has all of x
         self.order = list(self.cut)  # of the forward pass
         self.turns: list[Block] = []  # still to be gathered in this pass, in this order
-        self.used: list[Block] = []  # in this forward pass, in this order, or skipped
-        self.skipped: set[int] = set()  # places in this
-        self.computed: set[Block] = set()  # that this pass has used
-        self.is_first = True  # forward pass
+        self.used: list[Block] = []  # by this forward pass, in this order
+        self.skipped: list[Block] = []  # the others, once it has ended
+        self.pattern = 0  # a check sum of those that it has used
+        self.is_common = True  # whether it came from all ranks with the chunks that were gathered last
+        self.is_open = False  # whether that of this pass is still to be compared
         self.saving: saved_tensors_hooks | None = None
         self.lent: list[Work] = []  # after which x may be changed
         self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
@@ -114,10 +116,10 @@ class FullySharded(ShardedGradients, OnBlocks):
 
     def begin_to_gather(self, block: Block) -> None:
         """Send this rank's chunk to all, beginning with the right neighbour."""
-        N, r = self.transport.world_size, self.transport.rank
+        N, r, chunk = self.transport.world_size, self.transport.rank, self.x[block.place]
         self.begun[block] = self.transport.now()
         for i in range(1, N):
-            self.lent.append(self.transport.isend(self.x[block.place], (r + i) % N, f"gather {block.name}"))
+            self.lent.append(self.transport.isend(chunk, (r + i) % N, f"gather {block.name}", n=self.pattern))
 
     def gathered(self, block: Block) -> torch.Tensor:
         """Return the block's parameters [n], when all chunks have come."""
@@ -129,8 +131,11 @@ class FullySharded(ShardedGradients, OnBlocks):
             vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
         chunks = block.cut(vector)
         chunks[self.own].copy_(self.x[block.place])
+        self.is_common = True
         for k in transport.peers:
-            transport.recv(k, f"gather {block.name}").copy_to(chunks[(k + 1) % transport.world_size])
+            message = transport.recv(k, f"gather {block.name}")
+            self.is_common &= message.n == self.pattern
+            message.copy_to(chunks[(k + 1) % transport.world_size])
         begun = self.begun.pop(block)
         self.hidden_s += waits - begun
         self.on_the_way_s += transport.now() - begun
@@ -146,15 +151,24 @@ class FullySharded(ShardedGradients, OnBlocks):
         if block.vector is None:
             block.vector = self.gathered(block)
             self.replica.give(block, block.vector)
+            if self.is_open:
+                self.plan_backward(block)
         if self.prefetch and self.turns and self.turns[0] not in self.begun:
             self.begin_to_gather(self.turns[0])
 
-    def wait_turn(self, block: Block, skip: Callable[[Block], None]) -> None:
+    def gather_next(self) -> Block:
+        """Gather the block whose turn it is, which all ranks do, and return it."""
+        block = self.turns.pop(0)
+        block.vector = None
+        self.gather(block)
+        return block
+
+    def wait_turn(self, block: Block) -> None:
         """Gather the block, and before it those whose turn is before it: all ranks do, though some do not use them."""
-        if block in self.turns:  # else it was gathered before in this pass
-            while (first := self.turns.pop(0)) is not block:
-                self.gather(first)
-                skip(first)
+        while self.is_open or block in self.turns:
+            if (first := self.gather_next()) is block:
+                break
+            self.skip(first)
         self.gather(block)
 
     # The passes
@@ -167,7 +181,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Prepare for a forward pass of the model."""
         self.shard()
         self.end_backward()
-        self.turns, self.used, self.skipped = list(self.order), [], set()
+        self.turns, self.used, self.skipped = list(self.order), [], []
         self.start_saving()
 
     def enter(self, block: Block) -> None:
@@ -176,7 +190,7 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.enter_backward(block)
             return
         with self.not_saving():
-            self.wait_turn(block, self.skip_forward)
+            self.wait_turn(block)
         self.used.append(block)
 
     @contextmanager
@@ -200,12 +214,6 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.saving.__exit__()
         self.saving = None
 
-    def skip_forward(self, block: Block) -> None:
-        """Note a block that the pass does not use, or not yet, and free it."""
-        self.skipped.add(len(self.used))
-        self.used.append(block)
-        self.free(block)
-
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
         with self.not_saving():
@@ -213,41 +221,44 @@ class FullySharded(ShardedGradients, OnBlocks):
         self.free(block)
 
     def end_forward(self) -> None:
-        """Gather the blocks that are left; take over the order in which the pass has used the blocks."""
+        """Gather the blocks that are left, and let the backward pass begin with the last that all have gathered."""
         self.stop_saving()
         while self.turns:
-            self.gather(block := self.turns.pop(0))
-            self.skip_forward(block)
-        self.computed = {block for k, block in enumerate(self.used) if k not in self.skipped}
-        if self.is_first:  # the order was a guess: what was skipped and then used is in it twice
-            self.used = [
-                block for k, block in enumerate(self.used) if k not in self.skipped or self.used.count(block) == 1
-            ]
-            self.is_first = False
-        self.order = self.used
-        self.begin_pass(dict.fromkeys(reversed(self.used)))
-        rest = [block for block in self.cut if block.module is self.replica.model]
-        self.turns = rest + [block for block in self.pending if block not in rest]
+            self.gather_next()
+        self.pattern, self.is_open = zlib.crc32(repr([self.cut.index(block) for block in self.used]).encode()), True
+        self.skipped = [block for block in self.cut if block not in self.used]
+        for block in self.skipped:
+            self.free(block)
+        self.begin_pass(self.order)
+        self.turns = self.rest[:1] or self.order[-1:]
+
+    def plan_backward(self, first: Block) -> None:
+        """Order the backward pass, whose `first` block has come: by the forward pass, if all ranks had the same."""
+        self.is_open, self.order = False, self.used + self.skipped if self.is_common else self.order
+        blocks = [block for block in dict.fromkeys(reversed(self.order)) if block not in self.rest]
+        self.pending = blocks + self.rest
+        self.turns = [block for block in self.rest + blocks if block is not first]
 
     def enter_backward(self, block: Block) -> None:
         """Gather a block for its backward pass."""
-        self.wait_turn(block, self.skip_backward)
+        self.wait_turn(block)
 
-    def skip_backward(self, block: Block) -> None:
-        """Reduce a block that the pass has not used: no gradient of it will come."""
-        if block not in self.computed:
+    def skip(self, block: Block) -> None:
+        """In the backward pass: reduce a block that the forward pass has not used, for no gradient of it will come."""
+        if block in self.skipped:
             block.missing.clear()
             self.complete(block)
 
     def complete(self, block: Block) -> None:
-        """Free the block, then see ShardedGradients."""
+        """Free the block; then see ShardedGradients, where all ranks are to reduce in the pass."""
         self.free(block)
-        super().complete(block)
+        if self.is_common and not self.is_open:
+            super().complete(block)
 
     def end_backward(self) -> None:
         """Gather the blocks that are left, which other ranks may have used, and free all."""
         while self.turns:
-            self.gather(self.turns.pop(0))
+            self.gather_next()
         for block in self.cut:
             self.free(block)
 

@@ -55,6 +55,7 @@ class ShardedGradients(ShardedRing):
             block.chunks = self.descent.parts(N, block.part)
             own = block.chunks[self.own]
             block.place = slice(place, place := place + own.stop - own.start)
+        self.rest = [block for block in self.cut if block.module is replica.model]
         self.block_of = {i: block for block in self.cut for i in block.tensors}
         dtype = replica.x.dtype
         with self.transport.recorder.holding("gradients"):
@@ -74,9 +75,8 @@ class ShardedGradients(ShardedRing):
 
     def begin_pass(self, order: Iterable[Block] | None = None) -> None:
         """Forget which gradients are complete; reduce blocks in this order, by default from the end, the rest last."""
-        rest = [block for block in self.cut if block.module is self.replica.model]
         order = reversed(self.cut) if order is None else order
-        self.pending = [block for block in order if block not in rest] + rest
+        self.pending = [block for block in order if block not in self.rest] + self.rest
         for block in self.cut:
             block.missing = set(block.tensors)
 

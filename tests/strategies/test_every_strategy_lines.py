@@ -51,8 +51,8 @@ LEFT: dict[str, set[str]] = {
     "hogwild": {"share", 'self.living.maximize(counts, "counts")', "self.replica.counts = counts"},
     "hogwild_pp": {"self.mean.copy_(self.average_x())"},
     "sharded_gradients": {"take_gradient", "self.reduce(block, n)"},
-    "fully_sharded": {"finish", "gather", "wait_turn", "enter", "not_saving", "skip_forward", "end_forward",
-                      "skip_backward", "end_backward", "found"},
+    "fully_sharded": {"finish", "gather", "wait_turn", "enter", "not_saving", "end_forward",
+                      "skip", "end_backward", "found"},
 }  # fmt: skip
 
 

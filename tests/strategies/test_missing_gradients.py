@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from gradwire.compression import Codec
 from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
 from gradwire.core.transports.base import Transport
-from strategies import AsyncParamServer, Hogwild, NoCommunication, OptimizerFactory, Strategy
+from strategies import (
+    AsyncParamServer,
+    FullySharded,
+    Hogwild,
+    NoCommunication,
+    OptimizerFactory,
+    ShardedGradients,
+    Strategy,
+)
 from tests.strategies.kinds import exact, fit, start
 from tests.strategies.loops import N_STEPS, Task, X, Y
 
@@ -53,11 +61,13 @@ def loss_of(model: nn.Module, task: Task, step: int, worker: int) -> tuple[torch
     return F.cross_entropy(model(X[part], taken(step, worker, task.plan.workers)), Y[part]), len(part)
 
 
-def by_torch(task: Task, make: OptimizerFactory, workers: Sequence[int]) -> torch.Tensor:
-    """The parameters after each step of one process on the batches of these workers, [steps, n]."""
+def by_torch(tasks: Sequence[Task], make: OptimizerFactory, worker: int | None = None) -> torch.Tensor:
+    """The parameters after each step of one process on the batches of all workers, or of one, [steps, n]."""
     model, seen = Branches(), []
     optimizer = make([*model.parameters()])
-    for step in range(EPOCHS * N_STEPS):
+    for step in range(len(tasks) * N_STEPS):
+        task = tasks[step // N_STEPS]
+        workers = range(task.plan.workers) if worker is None else [worker]
         optimizer.zero_grad()
         losses = [loss_of(model, task, step, worker) for worker in workers]
         torch.stack([loss * n for loss, n in losses]).sum().div(sum(n for _, n in losses)).backward()
@@ -66,14 +76,14 @@ def by_torch(task: Task, make: OptimizerFactory, workers: Sequence[int]) -> torc
     return torch.stack(seen)
 
 
-def by_strategy(transport: Transport, task: Task, make: OptimizerFactory, resumed: bool) -> list[list[float]]:
-    """Likewise, of a worker; `resumed`: its second epoch is that of another model, which continues from the state."""
-    state, seen = None, []
+def by_strategy(
+    transport: Transport, task: Task, make: OptimizerFactory, epochs: range, state: dict[str, Any] | None = None
+) -> tuple[list[list[float]], dict[str, Any]]:
+    """Likewise, of a worker, in these epochs, and the state that it ends with."""
+    model, seen = Branches(), []
+    optimizer = WorkerOptimizer(model, transport, task.strategy, make, codec=task.codec, state=state)
     worker = task.roles[: transport.rank].count("worker")
-    for epoch in range(EPOCHS):
-        if resumed or not epoch:
-            model = Branches()
-            optimizer = WorkerOptimizer(model, transport, task.strategy, make, codec=task.codec, state=state)
+    for epoch in epochs:
         if optimizer.is_server:
             optimizer.serve()
         else:
@@ -85,26 +95,45 @@ def by_strategy(transport: Transport, task: Task, make: OptimizerFactory, resume
                 agrees = task.strategy.traits.agree and not task.strategy.traits.asynchronous
                 seen.append((optimizer.strategy.model() if agrees else optimizer.replica.x).tolist())
             optimizer.finish()
-        state = optimizer.state_dict()
-    return seen
+    return seen, optimizer.state_dict()
 
 
-def compare(strategy: Strategy, n_gpus: int, optimizer: str, resumed: bool = False, codec: Codec | None = None) -> None:
-    make, task = MAKE[optimizer], Task(strategy, n_gpus, codec=codec)
-    ranks = start(type(strategy), by_strategy, n_gpus, task, make, resumed)
-    for worker, seen in enumerate(ranks[-task.roles.count("worker") :]):
-        workers = [worker] if strategy.name == "none" else range(task.plan.workers)
-        found, expected = torch.tensor(seen, dtype=torch.float64), by_torch(task, make, workers)
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+def continued(transport: Transport, task: Task, make: OptimizerFactory) -> list[list[float]]:
+    """Each epoch with another model and optimizer, which continue from the state."""
+    first, state = by_strategy(transport, task, make, range(1))
+    return first + by_strategy(transport, task, make, range(1, EPOCHS), state)[0]
+
+
+def assert_close(found: list[list[float]], expected: torch.Tensor) -> None:
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-9, atol=1e-12)
 
 
 @Optimizer
-@pytest.mark.parametrize("resumed", [False, True])
-def test_the_steps_are_those_of_torch(synchronous: type[Strategy], optimizer: str, resumed: bool) -> None:
-    compare(exact(synchronous), fit(synchronous, 4), optimizer, resumed)
+def test_the_steps_are_those_of_torch(synchronous: type[Strategy], optimizer: str) -> None:
+    make, task = MAKE[optimizer], Task(exact(synchronous), fit(synchronous, 4))
+    expected = by_torch([task] * EPOCHS, make)
+    seen, _ = start(synchronous, by_strategy, task.n_gpus, task, make, range(EPOCHS))[-1]
+    assert_close(seen, expected)
+    assert start(synchronous, continued, task.n_gpus, task, make)[-1] == seen
+
+
+@Optimizer
+@pytest.mark.parametrize("gather_checkpoints", [False, True])
+@pytest.mark.parametrize("sharded", [ShardedGradients, FullySharded])
+def test_another_number_of_ranks_continues(
+    sharded: type[ShardedGradients], gather_checkpoints: bool, optimizer: str
+) -> None:
+    make, first, second = MAKE[optimizer], *(Task(sharded(gather_checkpoints=gather_checkpoints), n) for n in (3, 2))
+    states = [state for _, state in start(sharded, by_strategy, 3, first, make, range(1))]
+    state = states[0] | {"ranks": states[:1] if gather_checkpoints else states}
+    seen, _ = start(sharded, by_strategy, 2, second, make, range(1, 2), state)[0]
+    assert_close(seen, by_torch([first, second], make)[N_STEPS:])
 
 
 @Optimizer
 @pytest.mark.parametrize(("alone", "n_gpus"), [(NoCommunication(), 3), (AsyncParamServer(), 2), (Hogwild(), 1)])
 def test_the_steps_of_one_worker_are_those_of_torch(alone: Strategy, n_gpus: int, optimizer: str) -> None:
-    compare(alone, n_gpus, optimizer)
+    make, task = MAKE[optimizer], Task(alone, n_gpus)
+    ranks = start(type(alone), by_strategy, n_gpus, task, make, range(EPOCHS))
+    for worker, (seen, _) in enumerate(ranks[-task.plan.workers :]):
+        assert_close(seen, by_torch([task] * EPOCHS, make, worker))

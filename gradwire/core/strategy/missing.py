@@ -63,7 +63,7 @@ def is_missing(gradient: torch.Tensor) -> bool:
     return not gradient.is_meta and not gradient.any() and bool(gradient.signbit().all())
 
 
-def cut(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], ends: set[int]) -> list[nn.Parameter]:
+def cut(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], ends: set[int]) -> list[nn.Parameter]:
     """Cut the vectors that an optimizer of one group has for parameters, with their gradients and state, at `ends`.
 
     `ends`: of the pieces, in all elements. The optimizer then has the pieces that are returned, and may skip any.
@@ -82,7 +82,8 @@ def cut(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], en
             if state:
                 optimizer.state[piece] = {name: _part(value, p, inside, i) for name, value in state.items()}
             pieces.append(piece)
-    optimizer.param_groups[0]["params"] = pieces
+    if len(pieces) > len(parameters):
+        optimizer.param_groups[0]["params"] = pieces
     return pieces
 
 

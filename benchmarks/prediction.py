@@ -27,7 +27,7 @@ from gradwire import launch
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
-from gradwire.networks.card import IN_ORDER
+from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.link import Link
 from gradwire.virtual_time.dry_run import period
 from gradwire.virtual_time.launcher import VirtualTime

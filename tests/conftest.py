@@ -93,7 +93,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strategy", help="run only the tests of this one; or those of all, on yourmodule:Yours")
-    parser.addoption("--codec", help="run only the tests of this codec of the table")
+    parser.addoption("--codec", help="run only the tests of this codec; or those of all, on yourmodule:Yours")
     parser.addoption("--transport", help="put only this kind of transport through the contract: yourmodule:YourEngine")
 
 

@@ -1,8 +1,9 @@
 """`pytest --strategy NAME`, `--codec NAME`: all tests that are of one strategy or codec, wherever they are.
 
-`--strategy yourmodule:YourClass` runs those of a class of your own.
+`--strategy yourmodule:YourClass` runs those of a class of your own, and `--codec yourmodule:YourCodec` likewise.
 """
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from gradwire.compression import Codec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.names import codec_class, strategy_class
+from gradwire.core.workloads.lookup import import_user_object
 from strategies import Strategy
 
 _TESTS = Path(__file__).parent
@@ -27,7 +29,17 @@ def chosen_strategy(config: pytest.Config) -> type[Strategy] | None:
 def chosen_codec(config: pytest.Config) -> type[Codec] | None:
     """Return what `--codec` names; None without it. Raises pytest.UsageError for what is none."""
     name = config.getoption("codec")
-    return _found(codec_class, name) if name else None
+    return _found(codec_named, name) if name else None
+
+
+def codec_named(name: str) -> type[Codec]:
+    """Return the class of a codec of the table, or of yourmodule:YourCodec. Raises UsageError."""
+    if ":" not in name:
+        return codec_class(name)
+    found = import_user_object("--codec", name)
+    if not (inspect.isclass(found) and issubclass(found, Codec)):
+        raise UsageError(f"--codec {name}: is no class derived from gradwire.compression.Codec; derive it")
+    return found
 
 
 def _found(find: Callable[[str], Any], name: str) -> Any:

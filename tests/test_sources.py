@@ -41,9 +41,6 @@ WINGS: dict[str, tuple[str, ...]] = {
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
     "records": ("diagnosis",),
-    "transports": ("networks",),
-    "workloads": ("images", "language"),
-    "launchers": ("clusters", "networks"),
     "strategy": ("compression", "networks", "sharding"),
     "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
 }

@@ -27,7 +27,7 @@ from gradwire.core.transports import timing
 from gradwire.core.transports.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.messages import Message, Setup, wait_until
-from gradwire.networks.link import Held
+from gradwire.core.transports.throttle import Held
 
 _HEADER, _PAYLOAD = 1, 2  # MPI's tags
 _SPIN_S = 2e-3  # seconds of looking without pause

@@ -27,8 +27,8 @@ from gradwire.clusters.remote import WHY, Buffers, Remote, Sending
 from gradwire.core.transports.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.core.transports.inbox import Tags
 from gradwire.core.transports.messages import Message, PeerLost, Setup, as_vector
+from gradwire.core.transports.throttle import Held
 from gradwire.core.transports.timing import sleep
-from gradwire.networks.link import Held
 
 _FOR_EVER = timedelta(days=365)  # gloo's own time-outs would close all connections
 _HEADER, _PAYLOAD = 0, 1  # the tags of torch.distributed

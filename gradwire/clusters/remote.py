@@ -19,7 +19,7 @@ from gradwire.core.transports import timing
 from gradwire.core.transports.base import CLOSED, Transport
 from gradwire.core.transports.headers import Header, Kind
 from gradwire.core.transports.messages import Alignment, Message, PeerLost, Pending, Setup, Work, as_vector
-from gradwire.networks.link import Held
+from gradwire.core.transports.throttle import Held
 
 _KEPT = 16  # vectors for reuse; a burst of messages leaves no more
 _ROUNDS = 20

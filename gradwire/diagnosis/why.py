@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.diagnosis.parting import CLOSE, Hashed, Parting, differing, load, part
+from gradwire.diagnosis.divergence import CLOSE, Divergence, Hashed, differing, first_divergence, load
 from gradwire.pictures.finished import Settings, command, differing_options
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
@@ -21,7 +21,7 @@ _MOST_ORDERS = 5040  # of addition: 7 ranks
 _LATE = 8  # steps
 
 
-def _of_x(at: Parting) -> Iterator[str]:
+def _of_x(at: Divergence) -> Iterator[str]:
     a, b = at.a, at.b
     if at.step == 0:
         yield _options(at, ("seed", "model", "model_options", "dtype"), "another start")
@@ -40,7 +40,7 @@ def _of_x(at: Parting) -> Iterator[str]:
         yield f"x of worker {at.who} was changed by something else than the update; other workers have the same x"
 
 
-def _of_batch(at: Parting) -> Iterator[str]:
+def _of_batch(at: Divergence) -> Iterator[str]:
     ours, theirs = ([worker["batch"][at.step] for worker in run.workers] for run in (at.a, at.b))
     if sorted(ours) == sorted(theirs):
         yield "another batch: workers have exchanged theirs"
@@ -48,7 +48,7 @@ def _of_batch(at: Parting) -> Iterator[str]:
     yield "another batch, with the same options: the data set, or how it is shuffled or augmented, is another"
 
 
-def _of_gradient(at: Parting) -> Iterator[str]:
+def _of_gradient(at: Divergence) -> Iterator[str]:
     if at.factor:
         yield f"a factor: the gradient of B is {at.factor:.4g} times that of A, from the same x and batch"
     yield _options(at, ("dtype", "amp", "device", "task", "accumulate"), "another arithmetic")
@@ -60,7 +60,7 @@ def _of_gradient(at: Parting) -> Iterator[str]:
     yield "not known: the same x and batch gave another gradient (dropout, or an operation that is not deterministic)"
 
 
-def _of_update(at: Parting) -> Iterator[str]:
+def _of_update(at: Divergence) -> Iterator[str]:
     n = len(at.a.workers)
     if n != len(at.b.workers):
         yield f"another number of workers: {n} and {len(at.b.workers)}"
@@ -87,14 +87,14 @@ _KINDS = {
 """What is said of a kind of thing, and what yields the causes why it differs, the first likeliest; "" is none."""
 
 
-def _options(at: Parting, names: Sequence[str], what: str) -> str:
+def _options(at: Divergence, names: Sequence[str], what: str) -> str:
     """Return `what` with the options that differ, if some of `names` do."""
     found = [(name, at.a.option(name), at.b.option(name)) for name in names]
     texts = [f"{name.removeprefix('machine ')} {one} and {other}" for name, one, other in found if one != other]
     return f"{what}: {', '.join(texts)}" if texts else ""
 
 
-def _unseen(at: Parting) -> str:
+def _unseen(at: Divergence) -> str:
     """Return which tensor differs in none of the kept elements, of which nothing can be shown."""
     same = (at.ours.elements == at.theirs.elements).all(1)
     hidden = [i for i in differing(at.ours, at.theirs) if same[i]]
@@ -112,7 +112,7 @@ def _means(g: Any, n: list[int]) -> list[Any]:
     return [total / sum(n), shares, mean]
 
 
-def _order(at: Parting) -> str:
+def _order(at: Divergence) -> str:
     """Return that both are sums of the same gradients, if every kept element of each is one in some order."""
     g, workers = at.a.elements(at.step), at.a.workers
     g = at.b.elements(at.step) if g is None else g  # a built-in's are not known: from the same x and batches, the same
@@ -163,7 +163,7 @@ def _from_others(name: str, run: Hashed, step: int, mine: np.ndarray) -> str:
     return next((text for weights, of, text in ways() if weights.sum() and is_mean(weights, of)), "")
 
 
-def _lost(at: Parting) -> str:
+def _lost(at: Divergence) -> str:
     """Return in which run the gradient of a tensor is zero or not there, and in the other not."""
     given = [bool(np.nan_to_num(row.elements[at.tensor]).any()) for row in (at.ours, at.theirs)]
     name = "AB"[given.index(False)] if given[0] != given[1] else ""
@@ -172,7 +172,7 @@ def _lost(at: Parting) -> str:
 
 def why(a: Hashed, b: Hashed) -> str:
     """Return as lines where two runs part, and why."""
-    at = part(a, b)
+    at = first_divergence(a, b)
     if at is None:
         steps = [min(len(one["g"]) for one in run.workers) for run in (a, b)]
         longer = f"; A has {steps[0]} steps, B {steps[1]}" if steps[0] != steps[1] else ""

@@ -20,8 +20,8 @@ from gradwire.core.strategy.replica import Replica
 from gradwire.core.transports.base import NO_LIMIT, Transport
 from gradwire.core.transports.inbox import ANY, Tags, named
 from gradwire.core.transports.messages import Delivered, Message, Work, as_vector
+from gradwire.core.transports.throttle import Rates
 from gradwire.every_order.scheduler import ACCESS, LOST, NOTHING, SEND, TAKE, Choice, Question, Sent
-from gradwire.networks.card import Rates
 
 if TYPE_CHECKING:
     from gradwire.every_order.runs import Run

@@ -13,7 +13,6 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads.data import Data, Samples
 from gradwire.core.workloads.tasks import LANGUAGE_MODEL
 
-TEXTS = ("text", "textfile")
 SHIPPED = Path(__file__).with_name("text.txt.xz")
 CONTEXT = 64
 _HELD_OUT = 10  # one part in so many, at the end

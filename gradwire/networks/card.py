@@ -3,22 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Final
-
-FAIR: Final = "fair"
-IN_ORDER: Final = "in_order"
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What is known of a network beforehand: bandwidths in bytes a second, times of a message in seconds."""
-
-    bandwidth: float
-    latency: float
-    overhead: float = 0.0  # for which a message occupies each of its two cards, whatever its length
-    sharing: str = FAIR
-    racks: int = 1
-    rack_bandwidth: float = math.inf
+from typing import Any
 
 
 @dataclass(slots=True)

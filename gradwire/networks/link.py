@@ -12,17 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from gradwire.networks.card import IN_ORDER, Card, Rates
-
-
-@dataclass
-class Held:
-    """What is on its way from rank `src`. `happen` is called when it arrives; None: it is not really here yet."""
-
-    src: int
-    nbytes: int
-    happen: Callable[[], None] | None
-    arrives: float = math.inf
+from gradwire.core.transports.throttle import IN_ORDER, Held, Rates
+from gradwire.networks.card import Card
 
 
 @dataclass

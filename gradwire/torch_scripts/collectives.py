@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradwire.networks.card import Rates
+from gradwire.core.transports.throttle import Rates
 from gradwire.strategies import collectives, expected
 from gradwire.virtual_time.transport import Simulated
 

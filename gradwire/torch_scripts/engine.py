@@ -25,7 +25,7 @@ R = TypeVar("R", bound=RankThread)
 
 
 @dataclass
-class Meeting:
+class PendingCollective:
     """One collective of a group: who has entered it, by rank of the world."""
 
     ranks: tuple[int, ...]
@@ -52,7 +52,7 @@ class Engine(ABC, Generic[R]):
     def __init__(self, ranks: Sequence[R], plans: dict[str, Plan]) -> None:
         self.ranks, self._plans = ranks, plans
         self.failure: RunFailed | None = None
-        self.meetings: dict[tuple[str, int], Meeting] = {}
+        self.meetings: dict[tuple[str, int], PendingCollective] = {}
         self.sends: list[Pending] = []
         self.receives: list[Pending] = []
         for rank in ranks:
@@ -77,7 +77,7 @@ class Engine(ABC, Generic[R]):
     # The ranks
 
     def run(self, run: Callable[[], None]) -> None:
-        """Call `run`, which lets all ranks `live`, and then end those that are left; inside of `ranks_alone`."""
+        """Call `run`, which runs every rank, and then end those that are left; inside of `ranks_alone`."""
         with replaced(len(self.ranks)):
             try:
                 run()
@@ -86,7 +86,7 @@ class Engine(ABC, Generic[R]):
                 for rank in self.ranks:
                     rank.kill(until)
 
-    def live(self, rank: RankThread) -> None:
+    def run_rank(self, rank: RankThread) -> None:
         """Let a rank run until it ends, and do what it asks for."""
         try:
             while (request := rank.resume()) is not None:
@@ -109,9 +109,9 @@ class Engine(ABC, Generic[R]):
 
     # Their calls
 
-    def meet(self, pending: Pending, call: Collective) -> Meeting:
+    def meet(self, pending: Pending, call: Collective) -> PendingCollective:
         """Return the collective that a rank enters now. Raises RunFailed if others have entered another one."""
-        meeting = self.meetings.setdefault((call.group, call.number), Meeting(call.ranks))
+        meeting = self.meetings.setdefault((call.group, call.number), PendingCollective(call.ranks))
         for first in list(meeting.entered.values())[:1]:
             if first.call.words != call.words:
                 raise _mismatch(first, pending)

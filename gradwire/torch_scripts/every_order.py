@@ -26,7 +26,7 @@ from gradwire.every_order.runs import counted
 from gradwire.every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduler, Sent
 from gradwire.every_order.search import Orders, repeat
 from gradwire.torch_scripts.collectives import Plan, plans
-from gradwire.torch_scripts.engine import Engine, Meeting
+from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.process_group import Collective, Message, Pending
 from gradwire.torch_scripts.script import Script, ranks_alone
 from gradwire.torch_scripts.threads import RankThread, here
@@ -51,7 +51,7 @@ class OrderedRank(RankThread):
         self.is_suspended = False
 
 
-class InOrders(Engine[OrderedRank]):
+class OrderExplorer(Engine[OrderedRank]):
     """The calls of all ranks, in an order that the scheduler decides."""
 
     def __init__(self, scheduler: Scheduler, ranks: Sequence[OrderedRank], plans: dict[str, Plan]) -> None:
@@ -151,7 +151,7 @@ class InOrders(Engine[OrderedRank]):
         self._end([send, receive])
         self._deliver()
 
-    def _complete(self, meeting: Meeting) -> None:
+    def _complete(self, meeting: PendingCollective) -> None:
         """Do a collective that all have entered."""
         world = World(OneSwitch(len(meeting.ranks), 1.0, 0.0), compute=False)
         for rank, transport in zip(meeting.ranks, meeting.transports(world), strict=True):
@@ -197,7 +197,7 @@ def run_once(script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pi
     """Run the script once, in the order that `pick` decides; inside of `ranks_alone`. See `Scheduler`."""
     script.forget()
     run, ranks = ScriptRun(pick, reduced), [OrderedRank(script, i, n, seed) for i in range(n)]
-    engine = InOrders(run, ranks, plans)
+    engine = OrderExplorer(run, ranks, plans)
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if isinstance(mine := here(), OrderedRank):
@@ -205,7 +205,7 @@ def run_once(script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pi
 
     hook = register_optimizer_step_post_hook(keep)
     try:
-        engine.run(partial(run.run, engine.live))
+        engine.run(partial(run.run, engine.run_rank))
     finally:
         hook.remove()
     if engine.failure:

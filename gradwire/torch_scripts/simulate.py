@@ -21,7 +21,7 @@ from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.records.unfinished import claimed
 from gradwire.core.training.options import Options, read_unit
-from gradwire.networks.card import FAIR
+from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import seconds
 from gradwire.strategies import expected
 from gradwire.torch_scripts.collectives import ANY, plans

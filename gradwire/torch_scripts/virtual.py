@@ -18,7 +18,7 @@ from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
 from gradwire.torch_scripts.collectives import Plan
-from gradwire.torch_scripts.engine import Engine, Meeting
+from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.process_group import Collective, Pending
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.threads import RankThread
@@ -180,11 +180,11 @@ class Cluster(Engine[VirtualRank]):
             rank.clock += _LOOK_S
         return found
 
-    def let_live(self) -> None:
-        """Let the ranks live until nothing more can happen."""
+    def run_all(self) -> None:
+        """Run the ranks until nothing more can happen."""
         try:
             for rank in self.ranks:
-                rank.coroutine = self.world.start(partial(self.live, rank))
+                rank.coroutine = self.world.start(partial(self.run_rank, rank))
             self.world.run()
         finally:
             for rank in self.ranks:
@@ -204,7 +204,7 @@ class Cluster(Engine[VirtualRank]):
         if rank.waits_for is pending:
             self.world.at(max(at, rank.clock), rank.coroutine)
 
-    def _join(self, meeting: Meeting, rank: VirtualRank, pending: Pending, call: Collective) -> None:
+    def _join(self, meeting: PendingCollective, rank: VirtualRank, pending: Pending, call: Collective) -> None:
         """Do a rank's part of a collective, beside what the rank does."""
         at = rank.clock
         transport = meeting.transports(self.world)[call.ranks.index(pending.rank)]
@@ -287,7 +287,7 @@ def run_in_virtual_time(
         rank.progress = progress
     cluster = Cluster(network, ranks, plans)
     with ranks_alone(script):
-        cluster.run(cluster.let_live)
+        cluster.run(cluster.run_all)
     if cluster.failure:
         raise cluster.failure
     if waits := cluster.deadlock():

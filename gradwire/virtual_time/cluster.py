@@ -15,9 +15,10 @@ from gradwire.core.training.checks import check_network, default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Options, read_unit
 from gradwire.core.training.passes import Stretch
+from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
-from gradwire.networks.card import FAIR, Card
+from gradwire.networks.card import Card
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
 from gradwire.strategies import STRATEGIES
 from gradwire.virtual_time.calibration import calibrated, count_flops

@@ -17,7 +17,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from gradwire.networks.card import FAIR, IN_ORDER, Card, Rates
+from gradwire.core.transports.throttle import FAIR, IN_ORDER, Rates
+from gradwire.networks.card import Card
 from gradwire.networks.graph import Edge, Graph
 from gradwire.virtual_time.sharing import Agenda, Fair, InOrder, Sharing
 

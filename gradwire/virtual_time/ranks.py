@@ -15,7 +15,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import CLOSED, NO_LIMIT, Transport
 from gradwire.core.transports.inbox import ANY, STEPS_TAKEN, Tags, named
 from gradwire.core.transports.messages import Message, PeerReturned
-from gradwire.networks.card import Rates
+from gradwire.core.transports.throttle import Rates
 from gradwire.virtual_time.sharing import Cores
 from gradwire.virtual_time.world import World
 

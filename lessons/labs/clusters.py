@@ -12,7 +12,7 @@ import torch
 
 from gradwire import Options
 from gradwire.core.strategy import forms
-from gradwire.networks.card import FAIR
+from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import PAYLOAD
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run

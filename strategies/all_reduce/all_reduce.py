@@ -24,7 +24,7 @@ from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
 from gradwire.core.transports.base import Transport
-from gradwire.networks.card import IN_ORDER, Rates
+from gradwire.core.transports.throttle import IN_ORDER, Rates
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
 

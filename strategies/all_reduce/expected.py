@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gradwire.core.records.formulas import evaluate
 from gradwire.core.strategy.forms import closed_form, predict
-from gradwire.networks.card import Rates
+from gradwire.core.transports.throttle import Rates
 
 if TYPE_CHECKING:
     from strategies.all_reduce.all_reduce_sgd import AllReduceSGD  # which imports this package

@@ -135,7 +135,10 @@ def test_without_mpi4py_one_line_says_what_to_install(monkeypatch: pytest.Monkey
     [
         (("--launcher", "ssh"), "--launcher ssh: unknown; there are local, torchrun, mpi, dask"),
         (("--launcher", "torchrun"), "--launcher torchrun: it did not start this process; torchrun --nproc"),
-        (("--launcher", "local", "--scheduler", "tcp://a:1"), "--scheduler tcp://a:1: is Dask's; leave --launcher"),
+        (
+            ("--launcher", "local", "--scheduler", "tcp://a:1"),
+            "--scheduler tcp://a:1: is for --launcher dask; leave --launcher",
+        ),
     ],
 )
 def test_a_launcher_that_cannot_be_is_refused(tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gradwire.core.transports.base import ANY, Transport
+from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.core.transports.timing import now
-from gradwire.networks.card import IN_ORDER
 from gradwire.networks.link import Link
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch

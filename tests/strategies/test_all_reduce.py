@@ -20,7 +20,7 @@ from gradwire.core.strategy.traits import Choice
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.preflight import prepare
 from gradwire.core.transports.base import Transport
-from gradwire.networks.card import IN_ORDER, Rates
+from gradwire.core.transports.throttle import IN_ORDER, Rates
 from gradwire.networks.graph import complete
 from gradwire.networks.link import Link
 from gradwire.virtual_time.cluster import ClusterOptions

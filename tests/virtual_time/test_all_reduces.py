@@ -8,7 +8,7 @@ import pytest
 
 from gradwire.core.strategy.forms import closed_form, predict
 from gradwire.core.transports.base import Transport
-from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.core.transports.throttle import FAIR, IN_ORDER
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import (

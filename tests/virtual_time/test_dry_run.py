@@ -10,7 +10,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import Options
-from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.core.transports.throttle import FAIR, IN_ORDER
 from gradwire.networks.units import PAYLOAD
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import DryRun, closed_form, dry_run, period

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.core.transports.base import ANY, Transport
-from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.core.transports.throttle import FAIR, IN_ORDER
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Network, OneSwitch, Racks
 from gradwire.virtual_time.ranks import Deadlock

@@ -4,17 +4,31 @@ Importing this loads nothing large, so that a script can first of all have the f
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gradwire.core.launchers import local
-from gradwire.core.launchers.environment import started_by_mpirun, started_by_torchrun, started_with_others
+from gradwire.core.launchers.environment import started_by_mpirun, started_by_torchrun
 from gradwire.core.launchers.fork_server import preload
 from gradwire.core.launchers.launcher import Job, Launch, Launcher
 from gradwire.core.records.errors import UsageError, nearest
 
-__all__ = ["LAUNCHERS", "Job", "Launch", "Launcher", "find_launcher", "launch", "preload", "warm_up"]
+__all__ = ["LAUNCHERS", "Job", "Launch", "Launcher", "LauncherKind", "find_launcher", "launch", "preload", "warm_up"]
 
-LAUNCHERS = ("local", "torchrun", "mpi", "dask")
+
+@dataclass(frozen=True)
+class LauncherKind:
+    """A launcher by name: `make(scheduler)` returns it. Raises UsageError."""
+
+    make: Callable[[str | None], Launcher]
+    has_started: Callable[[], bool] = lambda: False
+    """Whether it has started this process."""
+    has_scheduler: bool = False
+    """Whether it may be told the address of a scheduler."""
+
+
+LAUNCHERS = {"local": LauncherKind(lambda scheduler: local.LAUNCHER)}
+"""The launchers; wings add theirs."""
 
 
 def launch(work: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
@@ -34,28 +48,16 @@ def warm_up() -> None:
 def find_launcher(name: str | None = None, scheduler: str | None = None) -> Launcher:
     """Return a launcher by its name, by default the one that has started this process, else the local one.
 
-    `scheduler`: the address of Dask's, which only Dask has. Raises UsageError.
+    `scheduler`: the address of a scheduler, for a launcher that has one. Raises UsageError.
     """
     if name is not None and name not in LAUNCHERS:
-        raise UsageError(f"--launcher {name}: unknown; {nearest(name, LAUNCHERS)}there are {', '.join(LAUNCHERS)}")
-    if name == "dask" or (name is None and scheduler is not None):
-        if started_with_others():
-            option = f"--scheduler {scheduler}" if name is None else "--launcher dask"
-            raise UsageError(
-                f"{option}: torchrun or mpirun has started several processes, and each would begin a run; start one, "
-                "with python"
-            )
-        from gradwire.clusters import dask
-
-        return dask.launcher(scheduler)
+        raise UsageError(f"--launcher {name}: unknown; {nearest(name, [*LAUNCHERS])}there are {', '.join(LAUNCHERS)}")
     if scheduler is not None:
-        raise UsageError(f"--scheduler {scheduler}: is Dask's; leave --launcher {name} out")
-    if name == "torchrun" or (name is None and started_by_torchrun()):
-        from gradwire.clusters import torchrun
-
-        return torchrun.launcher()
-    if name == "mpi" or (name is None and started_by_mpirun()):
-        from gradwire.clusters import mpirun
-
-        return mpirun.launcher()
-    return local.LAUNCHER
+        able = [able for able, kind in LAUNCHERS.items() if kind.has_scheduler]
+        if not able:
+            raise UsageError(f"--scheduler {scheduler}: no launcher here has one; leave it out")
+        if name not in (None, *able):
+            raise UsageError(f"--scheduler {scheduler}: is for --launcher {able[0]}; leave --launcher {name} out")
+        name = name or able[0]
+    name = name or next((name for name, kind in LAUNCHERS.items() if kind.has_started()), "local")
+    return LAUNCHERS[name].make(scheduler)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, TypeAlias
 
-from gradwire.networks.link import Link
+from gradwire.core.transports.throttle import Throttle
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Job:
     expendable: Collection[int] = ()
     restarts: int = 0
     seed: int = 0
-    link: Link | None = None
+    link: Throttle | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roles", list(self.roles) or ["worker"] * self.world_size)

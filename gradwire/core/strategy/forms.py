@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.core.records.formulas import as_written, evaluate
 from gradwire.core.strategy.traits import Coded, Traffic
-from gradwire.networks.card import FAIR, IN_ORDER
+from gradwire.core.transports.throttle import FAIR, IN_ORDER
 
 if TYPE_CHECKING:
     from gradwire.core.strategy.base import Strategy  # which imports this module

@@ -22,7 +22,7 @@ from gradwire.core.training.passes import Precision, Straggler, choose_threads, 
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import Loader, fetcher
+from gradwire.core.workloads.loading import LOADERS, Loader
 from gradwire.diagnosis.hashes import Hashes
 from gradwire.diagnosis.memory import Memory
 from gradwire.pictures.scalars import Scalars
@@ -87,7 +87,7 @@ class _Rank:
         factor = options.slowdowns.get(transport.rank, 1.0)
         self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         device, dtype = transport.device, options.torch_dtype
-        fetch = fetcher(data, options.loader, options.loader_workers, device, die_with_parent)
+        fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
         self._first = tasks.first_of(data.n_train)
         self.reported = 0.0

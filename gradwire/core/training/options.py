@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+import gradwire.wings  # noqa: F401 - they fill the tables that the options choose from
 from gradwire.checkpoints.options import CheckpointOptions
 from gradwire.compression import Codec, Layout, NoCodec, Setting
 from gradwire.compression.coding import CodecFactory, codec_factory, coded

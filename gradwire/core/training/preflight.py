@@ -27,7 +27,7 @@ from gradwire.core.transports.memory import remove_segments
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Data
-from gradwire.images.dali import check_dali
+from gradwire.core.workloads.loading import LOADERS
 from gradwire.pictures.scalars import check_tensorboard
 
 
@@ -67,8 +67,7 @@ def prepare(options: Options, launcher: Launcher | None = None) -> Data:
         _check_resume(options, options.resume, sum(p.numel() for p in trained(model)))
     if options.replay:
         _check_replay(options, options.replay)
-    if options.loader == "dali":
-        check_dali(data)
+    LOADERS[options.loader].check(data)
     if launcher.shared_memory:
         _share(data)
     if launcher.is_first:

@@ -20,8 +20,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports import timing
 from gradwire.core.transports.inbox import ANY, Inbox, Tags
 from gradwire.core.transports.messages import Alignment, Message, PeerLost, Work
-from gradwire.networks.card import Rates
-from gradwire.networks.link import Link
+from gradwire.core.transports.throttle import Rates, Throttle
 
 CLOSED = "it has closed its transport"  # why a peer is gone that has ended its work
 NO_LIMIT = 1e6  # seconds: for a wait without a limit
@@ -48,7 +47,7 @@ class Transport(ABC):
 
     def __init__(
         self, rank: int, world_size: int, device: torch.device, timeout: float, recorder: Recorder | None,
-        link: Link | None = None,
+        link: Throttle | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.world_size, self.device = rank, world_size, device
         self.timeout, self.link = timeout, link

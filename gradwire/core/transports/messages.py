@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import torch
 
 from gradwire.core.records.recorder import Recorder
-from gradwire.networks.link import Link
+from gradwire.core.transports.throttle import Throttle
 
 if TYPE_CHECKING:
     from gradwire.core.transports.base import Transport
@@ -21,7 +21,7 @@ class Setup(NamedTuple):
     device: torch.device
     timeout: float
     recorder: Recorder
-    link: Link | None = None
+    link: Throttle | None = None
 
 
 class Alignment(NamedTuple):

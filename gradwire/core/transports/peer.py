@@ -6,7 +6,7 @@ Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sen
 slot of the sender's stage), VECTOR, and OBJECT (a pickled one, or, with an empty payload, None). RELEASE answers a
 DESCRIPTOR at once. FREED, or the next STAGED the other way, has in its `ticket` a bit for each slot that is free again.
 BUFFER and SHARED hand out memory, the sender's `buffer` or the shared vector `tag`: their payload is a pickled handle
-of it. TAKEN answers them: for that, the sender is no longer needed. GOODBYE is the last.
+of it. MAPPED answers them: for that, the sender is no longer needed. GOODBYE is the last.
 """
 
 import math
@@ -27,7 +27,7 @@ import torch
 from gradwire.core.transports.base import CLOSED
 from gradwire.core.transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
 from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
-from gradwire.core.transports.stage import SLOTS, Stage, slot_at
+from gradwire.core.transports.staging_buffer import SLOTS, Stage, slot_at
 
 if TYPE_CHECKING:
     from gradwire.core.transports.shared_memory import SharedMemory
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
 HEADER = struct.Struct("<QBBHQQQQqdd")
 HEADER_BYTES = HEADER.size
-DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, TAKEN, STAGED, FREED = range(10)
+DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, MAPPED, STAGED, FREED = range(10)
 _OFTEN = 8  # messages after which a peer is given a stage
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
@@ -65,7 +65,7 @@ class Peer:
         self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
         self.tickets = 0  # of the messages that it was to read in this rank's memory
         self.unreleased: set[int] = set()  # those of them that it may still read
-        self.untaken = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
+        self.unmapped = 0  # handles of this rank's memory that it has not unpickled yet, for which this rank must live
         self.buffers: dict[int, torch.Tensor] = {}  # its memory, by its numbers
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._stage: Stage | None = None  # for short messages to it
@@ -73,9 +73,9 @@ class Peer:
         self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
         self._connections = (inbound, outbound)
 
-    def hand_out(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
+    def hand_over(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
         """Hand this rank's buffer with this number to the peer, or the shared vector `tag`: BUFFER or SHARED."""
-        self.untaken += 1
+        self.unmapped += 1
         self.write(frame(kind, tag, handle_of(vector), buffer=number))
 
     def send_copy(self, value: torch.Tensor, tag: str, n: float, sent: float, leaves: float) -> bool:
@@ -84,9 +84,9 @@ class Peer:
             self._stage_from = math.inf
             with suppress(OutOfSharedMemory):  # it only saves time
                 self._stage = Stage(next(self._transport.numbers))
-                self.hand_out(BUFFER, self._stage.memory, number=self._stage.number)
+                self.hand_over(BUFFER, self._stage.memory, number=self._stage.number)
         # A stage that is not taken yet would be lost with this rank.
-        if self._stage is None or self.untaken or (offset := self._stage.copy(value)) < 0:
+        if self._stage is None or self.unmapped or (offset := self._stage.copy(value)) < 0:
             return False
         freed, self._freed = self._freed, 0
         self.write(descriptor(STAGED, tag, freed, self._stage.number, offset, value.numel(), n, sent, leaves))
@@ -150,7 +150,7 @@ class Peer:
         except BrokenPipeError:
             backlog.clear()
 
-    def take_in(self) -> bool:
+    def read_frames(self) -> bool:
         """Take in what is in the pipe; return whether there was anything."""
         try:
             data = os.read(self.source, _READ_AT_MOST)
@@ -161,14 +161,14 @@ class Peer:
             return False
         if self._partial:
             self._partial += data
-            taken = self._take_in(self._partial)
+            taken = self._parse_frames(self._partial)
             del self._partial[:taken]
         else:
-            taken = self._take_in(data)
+            taken = self._parse_frames(data)
             self._partial += data[taken:]
         return True
 
-    def _take_in(self, data: bytes | bytearray) -> int:
+    def _parse_frames(self, data: bytes | bytearray) -> int:
         """Take in the whole frames at the beginning of `data`; return how many bytes they are."""
         start, end = 0, len(data)
         while end - start >= HEADER_BYTES:
@@ -214,15 +214,15 @@ class Peer:
                         continue  # what follows may be in other memory
                     self._transport.ended(self, DIED)
                     return end
-                self.write(frame(TAKEN))
+                self.write(frame(MAPPED))
                 if kind == BUFFER:
                     self.buffers[buffer] = vector
                 else:
                     self._transport.arrive(Message(self.rank, tag, vector, None, 0), 0.0, 0.0)
             elif kind == FREED:
                 self._take_back(ticket)
-            elif kind == TAKEN:
-                self.untaken -= 1
+            elif kind == MAPPED:
+                self.unmapped -= 1
             elif kind == GOODBYE:
                 self._transport.ended(self, CLOSED)
         return start

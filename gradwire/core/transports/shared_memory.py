@@ -41,7 +41,7 @@ from gradwire.core.transports.peer import (
     vector_frame,
 )
 from gradwire.core.transports.pipes import RETURNED, Endpoint
-from gradwire.core.transports.stage import fits
+from gradwire.core.transports.staging_buffer import fits
 
 _SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
 _DELIVERED = Delivered()
@@ -105,7 +105,7 @@ class SharedMemory(Transport):
             vector = self._new_vector(numel, dtype)
             for peer in members[1:]:
                 if peer not in self.inbox.gone:
-                    self._peers[peer].hand_out(SHARED, vector, tag)
+                    self._peers[peer].hand_over(SHARED, vector, tag)
         self._shared[tag] = vector
         return vector
 
@@ -137,7 +137,7 @@ class SharedMemory(Transport):
         data = descriptor(DESCRIPTOR, tag, ticket, number, int(value.storage_offset()), value.numel(), n, sent, leaves)
         if number not in peer.handed:
             peer.handed.add(number)
-            peer.hand_out(BUFFER, buffer, number=number)
+            peer.hand_over(BUFFER, buffer, number=number)
         if peer.open:  # else it is dead, and what it sent before is still held back
             peer.unreleased.add(ticket)
         peer.write(data)
@@ -178,7 +178,7 @@ class SharedMemory(Transport):
             peer.flush()
         for fd, _ in ready:
             if fd in self._sources:
-                self._sources[fd].take_in()
+                self._sources[fd].read_frames()
             elif fd == self.deaths:
                 self._read_deaths()
         return bool(ready)
@@ -187,7 +187,7 @@ class SharedMemory(Transport):
         peer = self._peers.get(src)
         if peer is None or self.link:
             return super()._look(src)
-        return peer.open and peer.take_in()
+        return peer.open and peer.read_frames()
 
     def _look_at(self, peer: Peer, seconds: float) -> bool:
         """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
@@ -195,13 +195,13 @@ class SharedMemory(Transport):
         Between two looks others may have the core. Where one computes on it, this rank comes late: then it sleeps for
         some time instead, and is woken. After a long wait the next is expected to be long too: one look is enough.
         """
-        if peer.take_in():
+        if peer.read_frames():
             return True
         if self._waited_briefly and seconds and (at := timing.now()) >= self._sleeps_until:
             end = at + min(seconds, _SPIN_S)
             while peer.open and at < end:
                 os.sched_yield()  # the peer may need this core
-                if peer.take_in():
+                if peer.read_frames():
                     return True
                 before, at = at, timing.now()
                 if at - before > _BRIEF_S:
@@ -235,7 +235,7 @@ class SharedMemory(Transport):
         self._endpoint.inbound[peer], self._endpoint.outbound[peer] = self._returning.pop(peer)
         self._meet(peer)
         for tag, vector in self._shared.items():
-            self._peers[peer].hand_out(SHARED, vector, tag)
+            self._peers[peer].hand_over(SHARED, vector, tag)
 
     def may_return(self) -> bool:
         """See Transport."""
@@ -255,7 +255,7 @@ class SharedMemory(Transport):
                 self._returning[peer] = self._endpoint.spares.pop(0)
                 self._after_its_messages(peer, partial(self.inbox.news.append, PeerReturned(peer)))
             elif peer in self._peers:
-                while self._peers[peer].open and self._peers[peer].take_in():
+                while self._peers[peer].open and self._peers[peer].read_frames():
                     pass  # what it sent before it died comes first
                 self.ended(self._peers[peer], DIED)
 
@@ -274,7 +274,7 @@ class SharedMemory(Transport):
         for peer in peers:
             peer.write(frame(GOODBYE))
         for seconds in self._running.slices(self.timeout):
-            if not any(peer.backlog or (peer.open and peer.untaken) for peer in peers):
+            if not any(peer.backlog or (peer.open and peer.unmapped) for peer in peers):
                 break
             self._progress(ANY, seconds)
         self._closed = True

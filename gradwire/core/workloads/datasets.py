@@ -1,5 +1,6 @@
-"""The data sets by name: torchvision's, small digits, a synthetic one, text, and the user's own."""
+"""The data sets by name: small digits, a synthetic one, the user's own, and what wings add."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,40 +9,21 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from gradwire.core.records.errors import UsageError, one_line, unknown
+from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.workloads.assemble import from_arrays, from_datasets, of_any_task
 from gradwire.core.workloads.data import Data, refused
-from gradwire.core.workloads.lookup import call_user_function, import_torchvision
+from gradwire.core.workloads.lookup import call_user_function
 from gradwire.core.workloads.options import DataOptions
 from gradwire.core.workloads.tasks import CLASSIFICATION, find
-from gradwire.images.images import load_folder
-from gradwire.language.text import CONTEXT, TEXTS, load_text
 
 
 @dataclass(frozen=True)
-class _Source:
-    """One of torchvision's downloadable data sets, and where it lies under the data directory."""
+class Source:
+    """A data set by name: `load(options, data_dir, seed)` returns it. Raises UsageError."""
 
-    cls: str
-    place: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    root: str = ""  # as torchvision takes it
-    split_by: tuple[str, Any, Any] = ("train", True, False)  # its argument, and what that is for each split
-
-
-_SOURCES = {
-    "mnist": _Source("MNIST", "MNIST/raw", (0.1307,), (0.3081,)),
-    "fashion_mnist": _Source("FashionMNIST", "FashionMNIST/raw", (0.2860,), (0.3530,)),
-    "cifar10": _Source("CIFAR10", "cifar-10-batches-py", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": _Source("CIFAR100", "cifar-100-python", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "svhn": _Source(
-        "SVHN", "SVHN", (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "SVHN", ("split", "train", "test")
-    ),
-}
-
-DATASETS = ("synthetic", "digits", *TEXTS, *_SOURCES, "imagefolder")
-"""The names that `load` knows, besides yourmodule:function."""
+    load: Callable[[Any, Path, int], Data]
+    own_options: tuple[str, ...] = ()
+    """Options that only such data sets have; they are None where they are not given."""
 
 
 def load(options: DataOptions, seed: int = 0) -> Data:
@@ -69,22 +51,15 @@ def load(options: DataOptions, seed: int = 0) -> Data:
 
 
 def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
-    name, context = options.dataset, options.context
-    if name in TEXTS:
-        return load_text(name, data_dir, CONTEXT if context is None else context)
-    if context is not None:
-        raise UsageError(f"--context {context}: --dataset {name} is no text; leave it out")
-    if ":" in name:
-        return _user(name, options.task in (None, CLASSIFICATION))
-    if name in _SOURCES:
-        return _from_torchvision(name, data_dir, options.download)
-    if name == "imagefolder":
-        return load_folder(data_dir, options.image_size, options.augment, seed)
-    if name == "digits":
-        return _digits()
-    if name == "synthetic":
-        return _synthetic(seed)
-    raise unknown("--dataset", name, DATASETS, "yourmodule:function")
+    name = options.dataset
+    if name not in DATASETS and ":" not in name:
+        raise unknown("--dataset", name, DATASETS, "yourmodule:function")
+    source = DATASETS.get(name) or Source(lambda *_: _user(name, options.task in (None, CLASSIFICATION)))
+    for option in {option for other in DATASETS.values() for option in other.own_options} - {*source.own_options}:
+        if (value := getattr(options, option)) is not None:
+            able = ", ".join(able for able, other in DATASETS.items() if option in other.own_options)
+            raise UsageError(f"--{option} {value}: it is only for --dataset {able}; leave it out")
+    return source.load(options, data_dir, seed)
 
 
 def _user(name: str, is_class: bool) -> Data:
@@ -120,34 +95,8 @@ def _digits() -> Data:
     return from_arrays("digits", (train_x, train_y, test_x, test_y), scale=scale)
 
 
-def _from_torchvision(name: str, data_dir: Path, download: bool) -> Data:
-    source = _SOURCES[name]
-    cls = getattr(import_torchvision(f"--dataset {name}").datasets, source.cls)
-    place, (argument, *values) = data_dir / source.place, source.split_by
-    present = place.is_dir() and any(place.iterdir())
-    if not present and not download:
-        raise refused(name, f"not found under {place}; add --download, put its files there, or correct --data_dir")
-    try:
-        splits = [cls(data_dir / source.root, download=download, **{argument: split}) for split in values]
-    except ImportError as error:
-        raise refused(name, f"{one_line(error)}; install what is missing with pip") from error
-    except Exception as error:
-        cure = (
-            f"{place} is incomplete or corrupt ({one_line(error)}); remove it and add --download"
-            if present
-            else f"the download failed ({one_line(error)}); check the network, or put its files under {place}"
-        )
-        raise refused(name, cure) from error
-    arrays: list[torch.Tensor] = []
-    for split in splits:
-        labels = split.labels if hasattr(split, "labels") else split.targets
-        arrays += _channels_first(split.data), torch.as_tensor(labels)
-    return from_arrays(name, arrays, scale=(source.mean, source.std))
-
-
-def _channels_first(images: Any) -> torch.Tensor:
-    """Return torchvision's N x H x W, N x H x W x 3 or N x 3 x H x W images as N x C x H x W."""
-    x = torch.as_tensor(images)
-    if x.dim() == 3:
-        return x.unsqueeze(1)
-    return x.permute(0, 3, 1, 2) if x.shape[-1] == 3 else x
+DATASETS = {
+    "synthetic": Source(lambda options, data_dir, seed: _synthetic(seed)),
+    "digits": Source(lambda options, data_dir, seed: _digits()),
+}
+"""The data sets that `load` knows, besides yourmodule:function; wings add theirs."""

@@ -19,18 +19,19 @@ from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Answers, Data, Fetcher, Request, Split
 
-LOADERS = ("torch", "dali")
 _TEST_BATCH, _TEST_NUMBERS = 512, 2**24  # of a batch for evaluation at most: samples, and numbers of all their inputs
 _WORKER_DIED = "DataLoader worker"  # so begins what torch says of it
 
 
-def fetcher(data: Data, loader: str, workers: int, device: torch.device, on_start: Callable[[], None]) -> Fetcher:
-    """Return a fetcher by a loader of `LOADERS` with so many workers, each of which first calls `on_start`."""
-    if loader == "dali":
-        from gradwire.images.dali import fetch_by_dali  # an optional package
+@dataclass(frozen=True)
+class LoaderKind:
+    """What decodes, by name: `make(data, workers, device, on_start)` returns a fetcher with so many workers.
 
-        return partial(fetch_by_dali, data, max(1, workers), device)
-    return partial(_fetch_by_workers, data, workers, device, on_start) if workers else partial(_fetch_here, data)
+    Each process that it starts first calls `on_start`. `check` raises UsageError where it cannot read the data.
+    """
+
+    make: Callable[[Data, int, torch.device, Callable[[], None]], Fetcher]
+    check: Callable[[Data], None] = lambda data: None
 
 
 @dataclass
@@ -177,3 +178,11 @@ def _former_handler() -> Iterator[None]:
 
 def _begin(on_start: Callable[[], None], worker: int) -> None:
     on_start()
+
+
+def _by_torch(data: Data, workers: int, device: torch.device, on_start: Callable[[], None]) -> Fetcher:
+    return partial(_fetch_by_workers, data, workers, device, on_start) if workers else partial(_fetch_here, data)
+
+
+LOADERS = {"torch": LoaderKind(_by_torch)}
+"""What decodes; wings add theirs."""

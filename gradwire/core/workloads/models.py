@@ -1,7 +1,8 @@
-"""The models by name: small ones, torchvision's fitted to small images, a decoder for text, and the user's own."""
+"""The models by name: small ones, the user's own, and what wings add."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch import nn
@@ -9,15 +10,19 @@ from torch.nn.parameter import is_lazy
 
 from gradwire.core.records.errors import UsageError, one_line, unknown
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.lookup import call_user_function, import_torchvision, import_user_object, options_for
-from gradwire.language.gpt import GPT
+from gradwire.core.workloads.lookup import call_user_function, import_user_object, options_for
 
-_SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
-_LEAST_SIDE = {"lenet": 8, **dict.fromkeys(_SIDE_32, 32), "alexnet": 64}
-_LARGEST_SMALL_SIDE = 64
 
-MODELS = ("mlp", *_LEAST_SIDE, "gpt")
-"""The names that `build` knows, besides yourmodule:function."""
+@dataclass(frozen=True)
+class Model:
+    """A model by name: `build(input_shape, n_classes, options)` returns it with new random weights."""
+
+    build: Callable[[tuple[int, ...], int, str], nn.Module]
+    takes_images: bool = False
+    """Whether a sample must be (C, H, W)."""
+    takes_text: bool = False
+    has_options: bool = False
+    """Whether it has --model_options."""
 
 
 def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str = "") -> nn.Module:
@@ -31,26 +36,20 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str 
         raise unknown("--model", name, MODELS, "yourmodule:function")
     if ":" in name:
         return _user(name, input_shape, n_classes, options)
-    if name == "gpt":
-        try:
-            return GPT(input_shape, n_classes, **options_for(name, options, GPT))
-        except RuntimeError as error:
-            raise UsageError(f"--model_options {options}: {one_line(error)}; take smaller ones") from error
-    if options:
-        raise UsageError(f"--model_options {options}: --model {name} has none; leave it out, or take --model gpt")
-    if name == "mlp":
-        return _mlp(prod(input_shape), n_classes)
-    if len(input_shape) != 3:
+    model = MODELS[name]
+    if options and not model.has_options:
+        able = "".join(f", or take --model {able}" for able, other in MODELS.items() if other.has_options)
+        raise UsageError(f"--model_options {options}: --model {name} has none; leave it out{able}")
+    if model.takes_images and len(input_shape) != 3:
         raise UsageError(f"--model {name}: needs images, but a sample is {input_shape}; take --model mlp")
-    if name == "lenet":
-        return _lenet(input_shape, n_classes)
-    return _from_torchvision(name, input_shape, n_classes)
+    return model.build(input_shape, n_classes, options)
 
 
 def seeded(name: str, data: Data, seed: int, dtype: torch.dtype, options: str = "") -> nn.Module:
     """Build a model for a data set, with the first weights of a seed; the random state stays as it is."""
-    if data.vocabulary is not None and name in MODELS and name != "gpt":
-        raise UsageError(f"--model {name}: takes no text; take --model gpt, or one of your own")
+    if data.vocabulary is not None and name in MODELS and not MODELS[name].takes_text:
+        able = "".join(f"--model {able}, or " for able, other in MODELS.items() if other.takes_text)
+        raise UsageError(f"--model {name}: takes no text; take {able}one of your own")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(name, data.input_shape, data.n_classes, options).to(dtype)
@@ -106,7 +105,7 @@ def _mlp(n_inputs: int, n_classes: int, width: int = 256) -> nn.Module:
 
 def _lenet(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     channels, height, width = input_shape
-    if min(height, width) < _LEAST_SIDE["lenet"]:
+    if min(height, width) < 8:
         raise UsageError(f"--model lenet: needs images of 8 x 8 or more, not {height} x {width}; take --model mlp")
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2),
@@ -124,22 +123,8 @@ def _lenet(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     )
 
 
-def _from_torchvision(name: str, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    models = import_torchvision(f"--model {name}").models
-    net: nn.Module = getattr(models, name)(weights=None, num_classes=n_classes)
-    channels, height, width = input_shape
-    if name.startswith("resnet") and max(height, width) <= _LARGEST_SMALL_SIDE:
-        net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        net.maxpool = nn.Identity()
-    elif channels != 3:
-        _replace_first_convolution(net, channels)
-    least = _LEAST_SIDE[name]
-    if min(height, width) >= least:
-        return net
-    return nn.Sequential(nn.Upsample((max(height, least), max(width, least)), mode="bilinear"), net)
-
-
-def _replace_first_convolution(net: nn.Module, channels: int) -> None:
-    path, old = next((path, m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d))
-    same: Any = {name: getattr(old, name) for name in ("out_channels", "kernel_size", "stride", "padding")}
-    net.set_submodule(path, nn.Conv2d(channels, bias=old.bias is not None, **same))
+MODELS = {
+    "mlp": Model(lambda input_shape, n_classes, _: _mlp(prod(input_shape), n_classes)),
+    "lenet": Model(lambda input_shape, n_classes, _: _lenet(input_shape, n_classes), takes_images=True),
+}
+"""The models that `build` knows, besides yourmodule:function; wings add theirs."""

@@ -302,7 +302,7 @@ WRONG: list[Any] = [  # the arguments, and a part of the message
     ("--dataset text --model gpt --task classification", "--task classification: --dataset text has no classes;"),
     ("--dataset text --model gpt --context 0", "--context 0: must be at least 1"),
     ("--dataset textfile --model gpt", "--data_dir data: cannot be read"),
-    ("--context 32", "--context 32: --dataset digits is no text; leave it out"),
+    ("--context 32", "--context 32: it is only for --dataset text, textfile; leave it out"),
     ("--model gpt", "--model gpt: needs a row of tokens, but a sample is (1, 8, 8); take --dataset text"),
     (f"{GPT} layer=4", "--model_options layer=4: --model gpt takes layers: int = 2, width: int = 96, "),
     (f"{GPT} layers=4.0", "--model_options layers=4.0: --model gpt takes layers: int = 2"),

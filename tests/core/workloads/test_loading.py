@@ -23,7 +23,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import Loader, fetcher
+from gradwire.core.workloads.loading import LOADERS, Loader
 from gradwire.core.workloads.options import DataOptions
 from gradwire.images.dali import check_dali
 from gradwire.images.images import STD
@@ -47,7 +47,7 @@ def open_data(folder: Path, augment: bool) -> Data:
 def loader_of(data: Data, name: str, n: int, worker: int | None, device: str = "cpu") -> Loader:
     place = torch.device(device)
     plan = BatchPlan(data.n_train, 2, 6, seed=5)  # 21 samples: the parts of the last batch are of 2 and 1
-    return Loader(data, fetcher(data, name, n, place, die_with_parent), plan, worker, 2, place, torch.float32)
+    return Loader(data, LOADERS[name].make(data, n, place, die_with_parent), plan, worker, 2, place, torch.float32)
 
 
 def all_batches(transport: Transport, data: Data, name: str, n: int, workers: tuple[int | None, ...] = (None,)) -> Any:

@@ -55,7 +55,7 @@ class Hashed:
 
 
 @dataclass
-class Parting:
+class Divergence:
     """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor; what each has there."""
 
     a: Hashed
@@ -104,7 +104,7 @@ def load(path: str) -> Hashed:
         raise BadRun(f"{hashes}: cannot be read; repeat the run with --hashes") from error
 
 
-def part(a: Hashed, b: Hashed) -> Parting | None:
+def first_divergence(a: Hashed, b: Hashed) -> Divergence | None:
     """Return where the runs part; None: nowhere in the steps that both took, nor at the end of both."""
     if a.names != b.names:
         raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
@@ -118,7 +118,7 @@ def part(a: Hashed, b: Hashed) -> Parting | None:
         for who in range(len(a.updates if kind == "u" else a.workers)):
             ours, theirs = (run.row(kind, step, who) for run in (a, b))
             if ours and theirs and len(tensors := differing(ours, theirs)):
-                return Parting(a, b, kind, step, who, int(tensors[0]), ours, theirs)
+                return Divergence(a, b, kind, step, who, int(tensors[0]), ours, theirs)
     return None
 
 

@@ -13,7 +13,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Delivered, Message, PeerLost
 from gradwire.core.transports.peer import InPlace
 from gradwire.core.transports.shared_memory import SharedMemory
-from gradwire.core.transports.stage import SLOT_BYTES, SLOTS
+from gradwire.core.transports.staging_buffer import SLOT_BYTES, SLOTS
 from tests.core.transports.samples import die, pair
 from tests.core.transports.test_restarts import ONCE, see_it_return
 from tests.core.transports.test_segments import names, no_room_beyond

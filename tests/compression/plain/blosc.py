@@ -1,0 +1,3 @@
+"""Lossless: the gradient arrives as it is."""
+
+from tests.compression.plain.none import plain_program as plain_program

@@ -1,0 +1,79 @@
+"""What a receiver applies is what the codec's plain program gives, on float64; see `tests/compression/plain`."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gradwire.compression import CODECS, Codec
+from gradwire.core.strategy.layout import Layout
+from tests.compression.plain import PlainRun, plain_module
+from tests.compression.test_all_codecs import normal, started
+from tests.compression.test_laws import TESTS
+from tests.selection import codec_named
+
+TENSORS = Layout(("w", "b", "s", "deep"), ((30, 20), (10,), (), (4, 3, 5, 5)))
+
+
+def assert_plain(codec_class: type[Codec], scope: str) -> None:
+    """What comes out of several codes is what its plain program gives, with some of its options; see PlainRun."""
+    module = plain_module(codec_class)
+    if module is None and CODECS.get(codec_class.name) is not codec_class:
+        why = f"{codec_class.name} has no plain program, so a wrong code may pass: write plain_program beside it"
+        warnings.warn(why, stacklevel=1)  # which is shown, unlike the reason of what is skipped
+        pytest.skip(why)
+    if module is None:
+        where = f"tests/compression/plain/{codec_class.name}.py"
+        pytest.fail(f"{codec_class.name} has no plain program: write plain_program(run, options) in {where}", False)
+    layout = TENSORS if scope == "tensor" else TENSORS.whole
+    gradients = [normal(layout, step, torch.float64) for step in range(6)]
+    run = PlainRun([layout.views(g) for g in gradients])
+    for options in getattr(module, "OPTIONS", [{}]):
+        codec = codec_class(**options)
+        sender, receiver = (
+            started(codec, TENSORS, torch.float64, scope=scope, seed=run.seed, rank=run.rank, workers=run.workers,
+                    momentum=run.momentum, sends=sends)
+            for sends in (True, False)
+        )  # fmt: skip
+        for step, expected in enumerate(module.plain_program(run, codec)):
+            sender.epoch = step + 1
+            received = receiver.decode(sender.encode(gradients[step]).data)
+            plain = torch.cat([tensor.flatten() for tensor in expected])
+            torch.testing.assert_close(received, plain, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("scope", ["tensor", "vector"])
+def test_a_receiver_applies_what_the_plain_program_gives(codec_class: type[Codec], scope: str) -> None:
+    if not (codec_class.tensors_only and scope == "vector"):
+        assert_plain(codec_class, scope)
+
+
+# One of a user's own
+
+OWN = '''
+from dataclasses import dataclass
+from gradwire.compression.dgc import DGC
+
+@dataclass(kw_only=True)
+class Away(DGC):
+    """DGC whose velocity points away from the one before: what it sends and keeps is still all that came in."""
+
+    def encode(self, vector):
+        self.u.neg_()
+        return super().encode(vector)
+'''
+WITH_PROGRAM = f"{OWN}\nfrom tests.compression.plain.dgc import plain_program\n"
+
+
+def test_a_wrong_sign_that_keeps_the_law_is_found(own_module: Callable[[str], str]) -> None:
+    own = codec_named(f"{own_module(WITH_PROGRAM)}:Away")
+    TESTS[own.law](own(), TENSORS, "tensor")
+    with pytest.raises(AssertionError, match="not close"):
+        assert_plain(own, "tensor")
+
+
+def test_for_one_without_a_plain_program_a_warning_says_so(own_module: Callable[[str], str]) -> None:
+    own = codec_named(f"{own_module(OWN)}:Away")
+    with pytest.warns(UserWarning, match="has no plain program"), pytest.raises(pytest.skip.Exception):
+        assert_plain(own, "tensor")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+from gradwire.compression import QSGD, Codec, Float16, TopK
 from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
 from gradwire.core.transports.base import Transport
 from strategies import (
@@ -18,6 +20,8 @@ from strategies import (
     Hogwild,
     NoCommunication,
     OptimizerFactory,
+    ParamServer,
+    RingAllReduce,
     ShardedGradients,
     Strategy,
 )
@@ -115,6 +119,20 @@ def test_the_steps_are_those_of_torch(synchronous: type[Strategy], optimizer: st
     seen, _ = start(synchronous, by_strategy, task.n_gpus, task, make, range(EPOCHS))[-1]
     assert_close(seen, expected)
     assert start(synchronous, continued, task.n_gpus, task, make)[-1] == seen
+
+
+@Optimizer
+@pytest.mark.parametrize("codec", [Float16(), TopK(density=1.0), QSGD(bucket=8)], ids=attrgetter("name"))
+@pytest.mark.parametrize("strategy", [ParamServer(), RingAllReduce()], ids=attrgetter("name"))
+def test_a_code_tells_it_too(strategy: Strategy, codec: Codec, optimizer: str) -> None:
+    make, task = MAKE[optimizer], Task(strategy, 4, codec=codec)
+    seen, _ = start(type(strategy), by_strategy, 4, task, make, range(EPOCHS))[-1]
+    names = [name for name, p in Branches().named_parameters() for _ in range(p.numel())]
+    told = [isinstance(codec, TopK) or name.startswith(("branches.0", "branches.3")) for name in names]  # exactly
+    expected = by_torch([task] * EPOCHS, make)
+    torch.testing.assert_close(
+        torch.tensor(seen, dtype=torch.float64)[:, told], expected[:, told], rtol=1e-9, atol=1e-12
+    )
 
 
 @Optimizer

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+MISSING = "missing gradients"  # the tag of a message with the numbers of such tensors, of which a code does not tell
+
 
 class Missing:
     """Which of the `tensors` of x are missing in gradients of these `parts` of it, one after the other."""

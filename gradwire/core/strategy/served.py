@@ -47,7 +47,10 @@ class Served(Strategy):
     def send_gradient(self, n_samples: int) -> Work:
         """Send (n_k, g_k); where there is a codec, the code of g_k."""
         g = self.replica.collect()
-        return self.transport.isend(self.coding.encode(g) if self.coding else g, SERVER, GRADIENT, n=n_samples)
+        if self.coding:
+            g = self.coding.encode(g)
+            self.coding.tell([SERVER])
+        return self.transport.isend(g, SERVER, GRADIENT, n=n_samples)
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
@@ -70,7 +73,7 @@ class Served(Strategy):
         `processed`: how many times their samples the workers have computed on for this step.
         """
         mean, used = Mean(self.replica.g), []
-        missing: set[int] | None = set() if self.coding else None  # in all of them; a code does not tell
+        missing: set[int] | None = None  # in all of them
         for gradient in gradients:
             if missing is None or missing:
                 missing_here = self.descent.missing.find(gradient.vector)

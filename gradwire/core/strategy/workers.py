@@ -15,6 +15,7 @@ import torch
 from gradwire.compression.coding import Coding
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
 from gradwire.core.transports.messages import Delivered, PeerReturned, WaitTimeout
@@ -79,7 +80,9 @@ class Workers:
 
     def _round(self) -> Iterator[Message]:
         for k in sorted(self.present):
-            message = self._transport.recv(k, (GRADIENT, "goodbye"))
+            message = self._transport.recv(k, (GRADIENT, "goodbye", MISSING))
+            while self._is_notice(message):
+                message = self._transport.recv(k, (GRADIENT, "goodbye", MISSING))
             if message.tag == "goodbye":
                 self.present.remove(k)
             else:
@@ -126,7 +129,7 @@ class Workers:
     def _receive(self, *tags: str) -> Message | None:
         """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
         try:
-            transport, wanted, seconds = self._transport, (*tags, "goodbye"), self.patience()
+            transport, wanted, seconds = self._transport, (*tags, "goodbye", MISSING), self.patience()
             message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
         except PeerLost as lost:
             self._remove(lost.rank)
@@ -153,6 +156,8 @@ class Workers:
         if message.src not in self.alive:  # it died after it had sent this
             message.release()
             return None
+        if self._is_notice(message):
+            return self._receive(*tags)
         if message.tag == "goodbye":
             self.present.discard(message.src)
             return None
@@ -172,6 +177,13 @@ class Workers:
     def _take(self, message: Message) -> Message:
         message.version = int(self.version_read[message.src])
         return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
+
+    def _is_notice(self, message: Message) -> bool:
+        """Return whether it tells which gradients are missing in codes; take it then."""
+        if self._coding is None or message.tag != MISSING:
+            return False
+        self._coding.learn(message)
+        return True
 
     def note_update(self) -> None:
         """Make known that x has a new version, if it has, when the workers have their replies."""

@@ -6,7 +6,7 @@ from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
-from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
+from gradwire.worker_optimizer import WorkerOptimizer
 from strategies.all_reduce.all_gather import AllGather
 from strategies.all_reduce.all_reduce import FastestAllReduce
 from strategies.all_reduce.demo import DeMo

@@ -1,8 +1,9 @@
 """Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,6 +11,8 @@ from gradwire.compression import DENSE, KINDS, Codec, Layout, Setting
 from gradwire.compression.base import Linear
 from gradwire.compression.none import NoCodec
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.codes import AllReduce
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.missing import MISSING, Missing
@@ -17,27 +20,28 @@ from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.traits import Coded, Cost
 from gradwire.core.transports.base import Message, Transport
 
-if TYPE_CHECKING:
-    from gradwire.core.strategy.base import Strategy  # which imports this module
 
-CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
-"""Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
+@dataclass(frozen=True)
+class CodecFactory:
+    """Makes the codec at each end of each link."""
 
-AllReduce = Callable[[torch.Tensor, int], int]
-"""Replaces a vector [m] on every rank by the sum over all ranks, and returns the sum of all the numbers beside it."""
+    codec: Codec
+    setting: Setting
+
+    def __call__(self, layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
+        """Return a codec that has started: of vectors of this layout, like `like`, which `rank` sends, maybe here."""
+        own = dataclasses.replace(self.codec)
+        own.start(layout, like, dataclasses.replace(self.setting, rank=rank, sends=sends))
+        return own
+
+    def begin(self, replica: Replica, transport: Transport, dense: float, sends: bool) -> "Coding":
+        """Return what codes the gradients of a run on one rank."""
+        return Coding(self, replica, transport, dense, sends)
 
 
 def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
-    """Return what makes the codec at each end of each link; None: gradients are sent as they are."""
-    if codec is None or isinstance(codec, NoCodec):
-        return None
-
-    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
-        own = dataclasses.replace(codec)
-        own.start(layout, like, dataclasses.replace(setting, rank=rank, sends=sends))
-        return own
-
-    return make
+    """Return what makes the codecs; None: gradients are sent as they are."""
+    return None if codec is None or isinstance(codec, NoCodec) else CodecFactory(codec, setting)
 
 
 def coded(cost: Cost, make: CodecFactory | None, layout: Layout, like: torch.Tensor, epoch: int) -> Coded | None:
@@ -60,7 +64,7 @@ class CannotCarry(UsageError):
     """A strategy cannot send its gradients by a codec of this kind."""
 
 
-def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer: OptimizerFactory) -> None:
+def check_codec(codec: Codec | None, strategy: Strategy, scope: str, optimizer: OptimizerFactory) -> None:
     """Check that a strategy with this optimizer can send its gradients by the codec.
 
     Raises UsageError, CannotCarry.

@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
-from gradwire.sharding.blocks import Block
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from gradwire.compression import QSGD, Codec, Float16, TopK
-from gradwire.core.strategy.worker_optimizer import WorkerOptimizer
 from gradwire.core.transports.base import Transport
+from gradwire.worker_optimizer import WorkerOptimizer
 from strategies import (
     AsyncParamServer,
     FullySharded,

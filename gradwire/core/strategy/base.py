@@ -10,19 +10,19 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.compression.coding import CodecFactory, Coding
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.broadcast import broadcast
-from gradwire.core.strategy.descent import Descent, Schedule
+from gradwire.core.strategy.codes import CodecFactory, Coder
+from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.settings import DEFAULT, RunSettings
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weight
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
-from gradwire.networks.graph import Graph
 
 _STRATEGIES = Path(__file__).resolve().parents[3] / "strategies"
 
@@ -107,32 +107,26 @@ class Strategy(ABC):
         replica: Replica,
         transport: Transport,
         optimizer: OptimizerFactory,
-        clip_norm: float = 0.0,
-        schedule: Schedule | None = None,
+        settings: RunSettings = DEFAULT,
         state: dict[str, Any] | None = None,
-        after_update: Callable[[], None] = lambda: None,
         codec: CodecFactory | None = None,
-        seed: int = 0,
-        network: Graph | None = None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
-        `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
-        there. `after_update` is called on a server after each of its updates, when the workers have their replies.
-        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. `network`: of --network, if known. Raises PeerLost, WaitTimeout.
+        `optimizer`: see `Descent`. `state`: what `state_dict` returned, to continue from there. `codec`: what gradients
+        are sent by, of a kind that this strategy carries; None: as they are. Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
-        self.seed = seed
-        self.network = network
+        self.settings, self.seed = settings, settings.seed
         self._kept: dict[str, KeptThing] = {}
         with transport.recorder.holding("codec state"):
             self.coding = self._code_by(codec) if codec else None
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
+        clip_norm, schedule = settings.clip_norm, settings.schedule
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
-        self.descent.after_update = after_update
+        self.descent.after_update = settings.after_update
         self.descent.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
@@ -141,12 +135,12 @@ class Strategy(ABC):
             self.load_state_dict(state)
         self.join(resumed=state is not None)
 
-    def _code_by(self, codec: CodecFactory) -> Coding:
+    def _code_by(self, codec: CodecFactory) -> Coder:
         N, x = self.transport.world_size, self.replica.x
         _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
         dense *= self.period
         sends = self.roles(N)[self.transport.rank] == "worker"
-        coding = Coding(codec, self.replica, self.transport, dense, sends)
+        coding = codec.begin(self.replica, self.transport, dense, sends)
         # Where workers may die, a server begins anew with each: what codecs keep of them is lost.
         self.keep("codec", coding, saved=sends or not self.traits.workers_may_die)
         return coding

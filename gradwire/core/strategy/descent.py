@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
 from gradwire.core.strategy.kept import nbytes_of
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.missing import Missing, cut, is_missing
 
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small

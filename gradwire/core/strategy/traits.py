@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradwire.compression import Codec
 from gradwire.core.records.formulas import evaluate
 
 END, SURVIVED, RETURNING = "end", "survived", "returning"
@@ -79,7 +78,7 @@ class Cost:
     server: Traffic | None = None  # by each server
     path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
     in_order: Traffic | None = None  # the path where cards pass messages in order, if it is another
-    code: Codec | None = None  # the codec of its own that the algorithm sends gradients by, whose bytes are G
+    code: Any = None  # the codec of its own that the algorithm sends gradients by, if any, whose bytes are G
     scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
 
     @property

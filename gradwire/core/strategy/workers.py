@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from gradwire.compression.coding import Coding
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.strategy.codes import Coder
 from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
@@ -40,7 +40,7 @@ class Workers:
         replica: Replica,
         transport: Transport,
         descent: Descent,
-        coding: Coding | None = None,
+        coding: Coder | None = None,
     ) -> None:
         self._replica, self._transport = replica, transport
         self._descent, self._coding = descent, coding

@@ -16,6 +16,7 @@ from gradwire.checkpoints.saved import RankResult, Saved, result_of
 from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.training.evaluation import REPORTER, evaluate_for_all
 from gradwire.core.training.options import Options
 from gradwire.core.training.passes import Precision, Straggler, choose_threads, shares_of
@@ -111,12 +112,10 @@ class _Rank:
                 transport.inbox.replay = iter(of_rank[0])
         state = self.saved.load()
         self.replica = replica = replica_of(strategy, self.model, transport, options.n_gpus or 1)
-        strategy.start(
-            replica, transport, options.make_optimizer(), options.clip_norm,
-            options.make_schedule(self.data.n_train * self.per_sample), state,
-            lambda: self.after_step(strategy.descent.version), options.make_codec(), options.seed,
-            options.graph,
-        )  # fmt: skip
+        schedule = options.make_schedule(self.data.n_train * self.per_sample)
+        after_update = lambda: self.after_step(strategy.descent.version)  # noqa: E731
+        settings = RunSettings(options.clip_norm, schedule, options.seed, options.graph, after_update)
+        strategy.start(replica, transport, options.make_optimizer(), settings, state, options.make_codec())
         if strategy.choice:
             self.report(("choice", strategy.choice.text()))
         if options.hashes:

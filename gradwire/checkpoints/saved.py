@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,7 +15,7 @@ from gradwire.core.records.events import EventFile
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.kept import random_state, set_random_state
 from gradwire.core.strategy.replica import Replica, bytes_of, parameters_from
-from gradwire.core.strategy.traits import Choice
+from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Options
 from gradwire.core.training.passes import Precision
@@ -24,6 +24,15 @@ from gradwire.core.transports.messages import Alignment, WaitTimeout
 from gradwire.core.workloads.data import Data
 from gradwire.diagnosis.hashes import Arrays
 from gradwire.diagnosis.memory_use import MemoryUse
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """A strategy whose ranks may gather the state of all on rank 0."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
 
 
 @dataclass
@@ -75,7 +84,7 @@ class Saved:
         }
         if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
             state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
-        if strategy.gathers:
+        if isinstance(strategy, Gathers) and strategy.gathers:
             if transport.rank != REPORTER:
                 transport.isend(state, REPORTER, "rest of the checkpoint").wait()
                 return
@@ -167,6 +176,6 @@ def result_of(
         torch.get_num_threads(),
         hashes,
         use,
-        strategy.choice,
+        choice_of(strategy),
         transport.recorder.applied,
     )

@@ -18,7 +18,7 @@ from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.settings import RunSettings
-from gradwire.core.strategy.traits import Choice
+from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.training.options import AFTER_WARM_UP, Options
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
@@ -209,7 +209,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     if not strategy.traits.asynchronous and "server" not in roles:
         transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory, strategy.choice)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory, choice_of(strategy))
 
 
 def _meet(transport: Transport) -> None:

@@ -41,6 +41,7 @@ class FastestAllReduce(AllReduceSGD):
     """fastest, or an all-reduce by its name, such as ring or halving_doubling."""
 
     traits = Traits(carries=frozenset({DENSE}))
+    choice: ClassVar[Choice | None] = None  # of an instance, when it has begun
     taken: ClassVar[AllReduceSGD | None] = None  # of an instance, when it has begun
 
     def check(self, run: RunSize) -> None:

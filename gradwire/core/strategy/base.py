@@ -3,7 +3,7 @@
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.settings import DEFAULT, RunSettings
-from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weight
+from gradwire.core.strategy.traits import Cost, Footprint, Traits, Weight
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
 
@@ -46,7 +46,6 @@ class Strategy(ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traits: ClassVar[Traits] = Traits()
-    choice: ClassVar[Choice | None] = None  # of an instance that has begun, if it chooses between algorithms
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -95,10 +94,6 @@ class Strategy(ABC):
         """Return the weight that each gradient has in the model at last; in words, why that is not known."""
         alike = self.traits.agree and not self.traits.asynchronous
         return Weight(workers) if alike else "its class does not say the weight of a gradient"
-
-    def stalest(self, workers: int) -> int | None:
-        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
-        return None
 
     # The run
 
@@ -231,10 +226,6 @@ class Strategy(ABC):
         """
         return self.replica.x
 
-    def known_models(self) -> Mapping[int, torch.Tensor]:
-        """Return what this server takes the x_k [n] of each worker to be, by rank, where it keeps that."""
-        return {}
-
     # What belongs to this rank's state
 
     def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
@@ -243,11 +234,6 @@ class Strategy(ABC):
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """
         self._kept[name] = KeptThing(thing, saved, counted)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
-        return False
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""

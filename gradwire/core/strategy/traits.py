@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gradwire.core.records.formulas import evaluate
 
@@ -130,6 +130,18 @@ class Choice:
         """Return it in one line."""
         found = ", ".join(f"{name} {self.us[name]:.4g}" for name in sorted(self.us, key=self.us.__getitem__))
         return f"{self.taken}, {self.why}" + f"; us: {found}" * bool(found)
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A strategy that chooses between algorithms; None: it has not begun."""
+
+    choice: Choice | None
+
+
+def choice_of(strategy: object) -> Choice | None:
+    """Return what a strategy that has begun has chosen, if it chooses between algorithms."""
+    return strategy.choice if isinstance(strategy, Chooses) else None
 
 
 @dataclass(frozen=True)

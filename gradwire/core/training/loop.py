@@ -17,6 +17,7 @@ from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.traits import choice_of
 from gradwire.core.training.evaluation import REPORTER, evaluate_for_all
 from gradwire.core.training.options import Options
 from gradwire.core.training.passes import Precision, Straggler, choose_threads, shares_of
@@ -116,8 +117,8 @@ class _Rank:
         after_update = lambda: self.after_step(strategy.descent.version)  # noqa: E731
         settings = RunSettings(options.clip_norm, schedule, options.seed, options.graph, after_update)
         strategy.start(replica, transport, options.make_optimizer(), settings, state, options.make_codec())
-        if strategy.choice:
-            self.report(("choice", strategy.choice.text()))
+        if choice := choice_of(strategy):
+            self.report(("choice", choice.text()))
         if options.hashes:
             self.hashes = Hashes(layout_of(self.model))
             strategy.descent.before_update = partial(self.hashes.update, strategy.descent)

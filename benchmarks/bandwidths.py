@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from benchmarks.draw_bandwidths import draw
 from experiments.measured import KEPT, ROOT
-from gradwire.core.training.options import Options
 from gradwire.networks.units import PAYLOAD
+from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run, period
 from strategies import OverlappedRing, Strategy, StreamingDiLoCo

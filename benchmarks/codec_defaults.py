@@ -18,7 +18,7 @@ from tqdm import tqdm
 from gradwire import Options, run
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training.names import make_strategy
+from gradwire.names import make_strategy
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch

@@ -14,10 +14,10 @@ import pandas as pd
 import torch.distributed as dist
 
 from gradwire.baselines.ring_all_reduce_builtin import join
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_writable, write_atomically
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import git_commit, machine
-from gradwire.core.training.command_line import guarded, parse
 from gradwire.core.transports.base import Transport
 
 Row = dict[str, Any]

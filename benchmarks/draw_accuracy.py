@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.accuracy import summary
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
-from gradwire.core.training.command_line import guarded, parse
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
 MARKERS = {10: ("o", -0.2), 100: ("s", 0.0), 1000: ("^", 0.2)}  # of Mbit/s; how far from the middle of a group

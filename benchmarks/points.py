@@ -20,8 +20,8 @@ from gradwire.clusters.torchrun import launcher
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.machine import usable_cores
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport
+from gradwire.options import Options
 from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, take_steps
 from strategies import Strategy
 

@@ -26,9 +26,9 @@ from benchmarks.common import Row, Settings, figures, main
 from gradwire import launch
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.link import Link
+from gradwire.options import Options
 from gradwire.virtual_time.dry_run import period
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch

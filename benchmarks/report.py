@@ -14,9 +14,9 @@ from typing import Any
 
 from experiments.measured import ROOT
 from experiments.tables import markdown
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
-from gradwire.core.training.command_line import guarded, parse
 
 README = Path(__file__).resolve().parent / "README.md"
 KEPT = ROOT / "results" / "intel-r-xeon-r-processor-2-cores" / "benchmarks"

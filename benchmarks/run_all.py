@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.report import TABLE
 from experiments.measured import hardware
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training.command_line import guarded, parse
 from gradwire.core.transports.timing import now
 
 ROOT = Path(__file__).resolve().parent.parent

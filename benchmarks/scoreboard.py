@@ -16,8 +16,8 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments.measured import ROOT
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.training.command_line import guarded, parse
 from gradwire.scoreboard import board, game
 from gradwire.scoreboard import table as scoreboard
 from gradwire.scoreboard.clusters import CLUSTERS

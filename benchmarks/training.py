@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, main, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from gradwire import launch
-from gradwire.baselines.builtin import replica_of
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.strategy.served import Served
@@ -116,7 +115,7 @@ def on_rank(
         if any(isinstance(strategy, GlooServer) for strategy in sides):
             end.enter_context(gloo(transport))  # DDP brings it itself
         for strategy in sides:
-            replica = replica_of(strategy, new_network(model), transport, transport.world_size)
+            replica = strategy.make_replica(new_network(model), transport, transport.world_size)
             end.callback(replica.close)
             strategy.start(replica, transport, new_optimizer)
             blocks[strategy.name] = block_of(strategy, replica, transport, model, settings)

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from benchmarks.draw_winners import draw
 from experiments.measured import KEPT, ROOT
-from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport
+from gradwire.options import Options
 from gradwire.virtual_time.cluster import NetworkOptions
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Network

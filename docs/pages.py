@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradwire.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
 from gradwire.core.records.known import CATALOGUE
-from gradwire.core.training.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
 from gradwire.scoreboard.table import table
 from strategies import GROUPS, Strategy
 

@@ -13,7 +13,7 @@ import pandas as pd
 from experiments import lost_updates
 from experiments.real import TIMELINE, TUNING, Measured, Runs, strategy_class
 from gradwire import Options
-from gradwire.core.training.names import make_strategy as make
+from gradwire.names import make_strategy as make
 from media import draw_ring
 from strategies import Strategy
 

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.experiment import Experiment, Store, attempt, diverged
-from gradwire import Options, run
+from gradwire import Options, names, run
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records import files
@@ -23,7 +23,6 @@ from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.machine import git_commit, machine
 from gradwire.core.records.tables import COLUMNS, finished_epochs
-from gradwire.core.training import names
 from gradwire.pictures.staleness import histogram
 from strategies import Strategy
 

@@ -37,9 +37,9 @@ from experiments.draw_measured import overview, scaling, timelines
 from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.training.command_line import guarded, parse
 from media import draw_ring
 
 NOTEBOOKS = tuple(sorted((ROOT / "experiments").glob("*.ipynb")))

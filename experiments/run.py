@@ -39,12 +39,12 @@ from experiments.real import Runs
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
 from gradwire import Options
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.machine import machine
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.command_line import guarded, parse
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.options import DataOptions
 

@@ -15,7 +15,7 @@ from experiments.simulated import GRID, REAL, VIRTUAL, Case, Rows, Simulated
 from experiments.virtual_cases import ALIKE, BANDWIDTHS, ONE_PROCESS, SEEDS, names_of
 from gradwire import Options
 from gradwire.compression.topk import TopK
-from gradwire.core.training.names import make_strategy as make
+from gradwire.names import make_strategy as make
 from gradwire.virtual_time.cluster import ClusterOptions
 from strategies import Strategy
 

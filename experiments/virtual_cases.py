@@ -16,7 +16,7 @@ from experiments.simulated import GRID, REAL, VIRTUAL, Case, Simulated
 from gradwire import Options
 from gradwire.compression import CODECS, Codec
 from gradwire.core.records.tables import SERVER
-from gradwire.core.training.names import make_strategy as make
+from gradwire.names import make_strategy as make
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.cluster import ClusterOptions

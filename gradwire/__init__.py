@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gradwire.core.strategy.traits import Footprint as Footprint
     from gradwire.core.strategy.traits import Traffic as Traffic
     from gradwire.core.strategy.traits import Traits as Traits
-    from gradwire.core.training.options import Options as Options
     from gradwire.core.training.run import run as run
     from gradwire.core.transports.base import ANY as ANY
     from gradwire.core.transports.base import Transport as Transport
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from gradwire.every_order.explore import explore as explore
     from gradwire.every_order.runs import Case as Case
     from gradwire.every_order.runs import run_once as run_once
+    from gradwire.options import Options as Options
     from gradwire.pictures.page import show as show
     from gradwire.strategies import STRATEGIES as STRATEGIES
     from gradwire.torch_scripts.simulate import SimulatedProgram as SimulatedProgram
@@ -120,7 +120,7 @@ _HOME = {
         "Traits",
     ),
     "gradwire.worker_optimizer": ("WorkerOptimizer",),
-    "gradwire.core.training.options": ("Options",),
+    "gradwire.options": ("Options",),
     "gradwire.core.training.run": ("run",),
     "gradwire.core.transports.base": (
         "ANY",
@@ -157,7 +157,7 @@ def __getattr__(name: str) -> Any:
             if name in _TRAINS:  # ranks find loaded what they import
                 from gradwire.core.launchers import preload
 
-                preload("gradwire.core.training.preload")
+                preload("gradwire.preload")
                 preload("torch._dynamo")  # which torch's optimizers load when a user's loop makes them
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ _NOTHING = "nothing was written"
 
 COMMANDS = {
     "Run": {
-        "train": ("gradwire.core.training.command_line", "train one network on several processes of this machine"),
+        "train": ("gradwire.command_line", "train one network on several processes of this machine"),
         "simulate": ("gradwire.virtual_time.simulate", "the same on a virtual cluster; with --script your own script"),
         "explore": ("gradwire.every_order.explore", "a small case in every order of its messages"),
         "evaluate": ("gradwire.checkpoints.evaluate", "score the checkpoints of a run as they appear"),
@@ -143,7 +143,7 @@ def _before_training(arguments: Sequence[str]) -> int | None:
             return guarded(lambda: print(listed()))
         if {"-h", "--help"} & set(arguments):
             return None  # no rank is started
-        preload("gradwire.core.training.preload")
+        preload("gradwire.preload")
         with interrupts_wait():
             warm_up()  # first: the fork server loads torch while this process does
     except (UsageError, RunFailed) as error:

@@ -1,7 +1,14 @@
-"""Importing this lets the wings that are there add themselves to the tables of the core, each by its `wing.py`."""
+"""The wings that are there: the folders beside this file that have a module `wing`.
+
+When it is imported, it adds itself to the tables of the core; what else it adds to a run is its `WING`.
+"""
 
 from importlib import import_module
 from pathlib import Path
 
-for _file in sorted(Path(__file__).parent.glob("*/wing.py")):
-    import_module(f"gradwire.{_file.parent.name}.wing")
+from gradwire.core.training.wing import Wing
+
+_MODULES = [
+    import_module(f"gradwire.{path.parent.name}.wing") for path in sorted(Path(__file__).parent.glob("*/wing.py"))
+]
+WINGS: tuple[Wing, ...] = tuple(module.WING for module in _MODULES if hasattr(module, "WING"))

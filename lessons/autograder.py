@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from gradwire.core.training.command_line import guarded, parse
+from gradwire.command_line import guarded, parse
 from lessons.check import find_lab
 from lessons.release import copy_course, write_folder
 

@@ -41,9 +41,9 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_output, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_line
-from gradwire.core.training.command_line import guarded, parse
 from lessons.judge import REFERENCES, Game
 from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS

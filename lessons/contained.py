@@ -93,10 +93,15 @@ class Contained:
 
 def _fork(before: Callable[[], None], path: str, arguments: Sequence[str], descriptors: Collection[int]) -> int:
     """Run the code that multiprocessing would start a new interpreter for, in a fork: torch is loaded there."""
+    copies = {descriptor: os.dup(descriptor) for descriptor in descriptors}
     if pid := os.fork():
+        for copy in copies.values():
+            os.close(copy)
         return pid
     try:
         os.setsid()
+        for descriptor, copy in copies.items():
+            os.dup2(copy, descriptor)  # from Python 3.14 on, multiprocessing closes one of them in a fork
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor not in descriptors:
                 with suppress(OSError):

@@ -31,9 +31,9 @@ import torch
 from tqdm import tqdm
 from tyro.conf import Positional
 
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_output, check_writable, write_atomically, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, between, one_line
-from gradwire.core.training.command_line import guarded, parse
 from lessons.check import SOLUTIONS, check_file, find_lab
 from lessons.contained import Contained, adopt_orphans, end_below
 from lessons.lab import Fault, Lab

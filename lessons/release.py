@@ -23,8 +23,8 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.command_line import guarded, parse
 from lessons.check import run_solution
 from lessons.judge import REFERENCES, draw
 from lessons.lab import Lab, Run

@@ -15,7 +15,7 @@ import pandas as pd
 from gradwire import Options, run
 from gradwire.core.records import tables
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training.names import make_strategy
+from gradwire.names import make_strategy
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.cluster import ClusterOptions
 from lessons.report import Report

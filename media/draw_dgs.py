@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from gradwire.compression import Codec, NoCodec, TopK
 from gradwire.core.records.atomic import write_atomically
-from gradwire.core.training.options import Options
+from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
 from strategies import DGS, AsyncParamServer, Strategy

@@ -7,7 +7,7 @@ import hypothesis.strategies
 import pytest
 import torch._dynamo
 
-from gradwire.core.training import preload
+from gradwire import preload
 
 __all__ = ["hypothesis", "preload", "pytest", "torch"]
 

@@ -9,14 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gradwire import Options, run
+from gradwire import Options, command_line, run
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import INTERRUPTS
-from gradwire.core.training import command_line
-from gradwire.core.training.names import make_strategy
+from gradwire.names import make_strategy
 from strategies import STRATEGIES, RunSize, Strategy
 from tests.ranks import LIMIT
 

@@ -12,8 +12,8 @@ import pytest
 
 from gradwire.compression import Codec
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.names import codec_class, strategy_class
 from gradwire.core.workloads.lookup import import_user_object
+from gradwire.names import class_of, strategy_class
 from strategies import Strategy
 
 _TESTS = Path(__file__).parent
@@ -35,7 +35,7 @@ def chosen_codec(config: pytest.Config) -> type[Codec] | None:
 def codec_named(name: str) -> type[Codec]:
     """Return the class of a codec of the table, or of yourmodule:YourCodec. Raises UsageError."""
     if ":" not in name:
-        return codec_class(name)
+        return class_of("codec", name)
     found = import_user_object("--codec", name)
     if not (inspect.isclass(found) and issubclass(found, Codec)):
         raise UsageError(f"--codec {name}: is no class derived from gradwire.compression.Codec; derive it")

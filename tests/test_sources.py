@@ -41,7 +41,6 @@ WINGS: dict[str, tuple[str, ...]] = {
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {
     "records": ("diagnosis",),
-    "training": ("baselines", "checkpoints", "clusters", "compression", "diagnosis", "images", "networks", "pictures"),
 }
 """The wings that a room of the core imports still."""
 OF_ALGORITHMS = ("compression", "networks", "sharding")
@@ -83,16 +82,24 @@ def test_imports_point_one_way() -> None:
         assert package not in (*NO_ROOMS, *SCRIPTS), f"{source} imports {module}"
         wing, room = room_of(source.removesuffix(".py").replace("/", "."))
         to_wing, to_room = room_of(module)
+        if wing == "core":
+            assert package != "strategies", f"{source} imports {module}"
+            assert package != "gradwire" or to_wing in ("core", *FROM_CORE.get(room, ())), f"{source} imports {module}"
         if package != "gradwire" or to_wing not in ("core", *WINGS):
-            continue  # the table of strategies, or no module of this project
+            continue  # a door of the package, or no module of this project
         if source.startswith("strategies/"):
             assert to_wing in ("core", *OF_ALGORITHMS), f"{source} imports {module}"
         elif wing == "core" and to_wing == "core":
             assert to_room == room or to_room in ROOMS_OF_CORE[room], f"{source} imports {module}"
-        elif wing == "core":
-            assert to_wing in FROM_CORE.get(room, ()), f"{source} imports {module}"
         elif wing in WINGS and to_wing != "core":
             assert to_wing == wing or to_wing in WINGS[wing], f"{source} imports {module}"
+
+
+def test_the_core_names_no_module_outside_it() -> None:
+    of_wings = re.compile(rf"\b(strategies\.\w|gradwire\.(?!core\b)({'|'.join(WINGS)}|options|names)\b)")
+    core = [source for source in SOURCES if source.startswith("gradwire/core/")]
+    named = {(source, name) for source in core for name in strings_in(source) if of_wings.search(name)}
+    assert named == set()
 
 
 def test_the_time_is_the_transports() -> None:
@@ -148,8 +155,8 @@ OF_STRATEGIES = (
 )
 OPTIONS -= {"wait"}  # a method of a Work too
 KNOWN = {
-    ("gradwire/core/training/options.py", "ring_all_reduce"),  # the default strategy
-    ("gradwire/core/training/options.py", "RingAllReduce"),
+    ("gradwire/options.py", "ring_all_reduce"),  # the default strategy
+    ("gradwire/options.py", "RingAllReduce"),
     ("gradwire/compression/ddp_hook.py", "all_gather"),  # torch's
     ("gradwire/strategies.py", "all_reduce"),  # a folder
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
@@ -171,6 +178,15 @@ KNOWN = {
     ("gradwire/core/training/checks.py", "workers_like"),  # a cure that only `single` has
     ("gradwire/core/training/report.py", "workers_like"),  # the run to compare with
 }
+
+
+def strings_in(source: str) -> Iterator[str]:
+    """The strings of a file that are no docstrings."""
+    statements = [node for node in ast.walk(tree(source)) if isinstance(node, ast.Expr)]
+    docstrings = {id(node.value) for node in statements}
+    for node in ast.walk(tree(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 def names_in(source: str) -> set[str]:

@@ -39,9 +39,9 @@ class Builtin(Strategy):
     bytes_source: ClassVar[str] = "counted"  # where its count of bytes comes from
     single_process: ClassVar[bool] = False  # one process that computes for all workers
 
-    def notice(self, n_gpus: int) -> str:
-        """Return one line for the user that names what runs in parallel, or ""."""
-        return ""
+    def make_replica(self, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
+        """Return the model, left as it is."""
+        return Original(self, model, n_gpus)
 
     @abstractmethod
     def parallel(self, model: nn.Module, n_gpus: int) -> nn.Module:
@@ -115,6 +115,11 @@ class Original(Replica):
         self.is_watched = not way.traits.has_x
 
     @property
+    def has_own_gradient(self) -> bool:
+        """See Replica: torch sums it in the backward pass."""
+        return False
+
+    @property
     def module(self) -> nn.Module:
         """See Replica: torch's module around the model."""
         return self.wrapped
@@ -141,8 +146,3 @@ class Original(Replica):
     def close(self) -> None:
         """See Replica."""
         self._way.close()
-
-
-def replica_of(strategy: Strategy, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
-    """Return the replica that a strategy trains; the model of a built-in way of `n_gpus` is left as it is."""
-    return Original(strategy, model, n_gpus) if isinstance(strategy, Builtin) else Replica(model, transport)

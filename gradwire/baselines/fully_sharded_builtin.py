@@ -21,13 +21,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
+from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.blocks import free, give
 from gradwire.core.strategy.factories import ByTensor, is_elementwise
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.traits import Cost, Traits
-from gradwire.core.training import command_line
 from gradwire.sharding.blocks import blocks_of
 from strategies import FullySharded, RunSize
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from gradwire import command_line
 from gradwire.baselines.builtin import Builtin
 from gradwire.core.strategy.traits import NOTHING, Cost
-from gradwire.core.training import command_line
 
 
 @dataclass(kw_only=True)

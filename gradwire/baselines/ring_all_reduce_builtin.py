@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire import command_line
 from gradwire.baselines.builtin import Builtin
 from gradwire.clusters.rendezvous import serve_store
 from gradwire.core.records.events import HIDDEN
 from gradwire.core.strategy.replica import float_buffers, trained
 from gradwire.core.strategy.traits import Cost, Traffic
-from gradwire.core.training import command_line
 from gradwire.core.transports.base import Transport
 
 # Kept until the process ends: in some versions of torch, taking DDP down waits, holding the interpreter's lock, for

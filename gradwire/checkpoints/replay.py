@@ -7,7 +7,6 @@ in RUN_NAME.json. So the replay ends with the same parameters, bit for bit, howe
 Where other ranks than the first looked for messages, theirs follow after a semicolon each; "-": there was none.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 from gradwire.core.records.errors import RunFailed, as_usage_error
 from gradwire.core.records.files import load_metadata
 from gradwire.core.records.machine import machine
+from gradwire.core.training.rank import Rank
+from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.inbox import NOBODY
 
 _OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by what is no record
@@ -48,10 +49,17 @@ def load(path: str) -> Recorded:
         )
 
 
-def as_text(arrivals: Iterable[Sequence[int]]) -> str:
-    """Return the arrivals of each rank as they are recorded."""
-    of_ranks = [" ".join("-" if rank == NOBODY else str(rank) for rank in of_one) for of_one in arrivals]
-    return ";".join(of_ranks).rstrip(";")
+class Replay(Watcher):
+    """Has each rank take its messages in the order of the run at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def before_start(self, rank: Rank) -> None:
+        """Give the order to the inbox."""
+        of_ranks = load(self._path).arrivals
+        if any(of_rank := of_ranks[rank.transport.rank : rank.transport.rank + 1]):
+            rank.transport.inbox.replay = iter(of_rank[0])
 
 
 def compare(path: str, parameter_hash: str, quiet: bool) -> None:

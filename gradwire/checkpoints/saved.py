@@ -1,29 +1,20 @@
-"""What one rank leaves: checkpoints, from which a run continues, and what it returns when the run has ended."""
+"""Checkpoints of one rank, from which a run continues, and the model that is saved when it has ended."""
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import platform
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from gradwire.checkpoints import files
-from gradwire.checkpoints.folder import latest
 from gradwire.checkpoints.model_files import to_bytes
-from gradwire.core.records.errors import RunFailed
-from gradwire.core.records.events import EventFile
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.strategy.kept import random_state, set_random_state
-from gradwire.core.strategy.replica import Replica, bytes_of, parameters_from
-from gradwire.core.strategy.traits import Choice, choice_of
+from gradwire.core.strategy.replica import parameters_from
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.options import Options
-from gradwire.core.training.passes import Precision
-from gradwire.core.transports.base import Transport
-from gradwire.core.transports.messages import Alignment, WaitTimeout
-from gradwire.core.workloads.data import Data
-from gradwire.diagnosis.hashes import Arrays
-from gradwire.diagnosis.memory_use import MemoryUse
+from gradwire.core.training.rank import Position, Rank
+from gradwire.core.training.watchers import Watcher
+from gradwire.core.transports.messages import WaitTimeout
 
 
 @runtime_checkable
@@ -35,42 +26,37 @@ class Gathers(Protocol):
         """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
 
 
-@dataclass
-class Position:
-    """Where a rank is in its run."""
+class Saved(Watcher):
+    """Writes a checkpoint every so many steps, 0: never, and continues from one, if it is given."""
 
-    done: int = 0  # steps, when the run was resumed
-    taken: int = 0  # steps, of this rank
-    loss_sum: float = 0.0  # of this epoch's samples
-    n: int = 0  # of what their mean losses are means of
-    samples: int = 0
-    samples_before: int = 0  # of them, those of the run that this one continues
+    def __init__(self, target: files.Target, every: int, resume: str | None) -> None:
+        self._target, self._every, self._resume = target, every, resume
 
-    def begin_epoch(self) -> None:
-        """Forget the samples of the epoch before."""
-        self.loss_sum, self.n, self.samples, self.samples_before = 0.0, 0, 0, 0
-
-
-class Saved:
-    """The checkpoints of one rank, to write and, if it is resumed, to continue from."""
-
-    def __init__(
-        self, transport: Transport, strategy: Strategy, target: files.Target, resume: str | None, precision: Precision
-    ) -> None:
-        self._transport, self._strategy, self._target, self._resume = transport, strategy, target, resume
-        self._precision = precision
-        serving = [rank for rank, role in enumerate(target.roles) if role == "server"]
+    def begin_run(self, rank: Rank) -> None:
+        """Check that the folder is seen from here."""
+        folder, transport, traits = self._target.folder, rank.transport, rank.strategy.traits
+        if not transport.same_machine and transport.rank == 0 and self._every and not folder.is_dir():
+            raise UsageError(f"--checkpoint_dir: {platform.node()}, where rank 0 runs, does not see {folder}")
+        serving = [r for r, role in enumerate(self._target.roles) if role == "server"]
         # Ranks that do not keep step never come to the same checkpoint: then few have all of it.
-        self._few_have_state = strategy.traits.workers_may_die or strategy.traits.asynchronous
-        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(target.roles)))
-        self.position = Position()
+        self._few_have_state = traits.workers_may_die or traits.asynchronous
+        self._ranks = (serving or [REPORTER]) if self._few_have_state else list(range(len(self._target.roles)))
 
-    def write(self, step: int) -> None:
+    def before_start(self, rank: Rank) -> None:
+        """Continue from the checkpoint."""
+        rank.state = self._load(rank, Path(self._resume)) if self._resume else None
+
+    def end_step(self, rank: Rank, step: int) -> None:
+        """Write a checkpoint if one is due."""
+        if self._every and step % self._every == 0:
+            self._write(rank, step)
+
+    def _write(self, rank: Rank, step: int) -> None:
         """Write a checkpoint after `step` steps. Raises RunFailed if it cannot be written."""
-        transport = self._transport
+        transport = rank.transport
         if transport.rank not in self._ranks:
             return
-        strategy, at, ranks = self._strategy, self.position, self._ranks
+        strategy, at, ranks = rank.strategy, rank.position, self._ranks
         with transport.recorder.evaluating():
             own = strategy.state_dict()
             shown = strategy.model() if strategy.traits.has_x and not self._few_have_state else own.get("x")
@@ -80,7 +66,7 @@ class Saved:
             "model": None,
             "position": position | {"samples": at.samples},
             **random_state(transport.device),
-            "precision": self._precision.scaler.state_dict(),
+            "precision": rank.precision.scaler.state_dict(),
         }
         if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
             state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
@@ -99,19 +85,18 @@ class Saved:
                 where = error.filename or self._target.folder
                 raise RunFailed(f"cannot write the checkpoint {where}: {error.strerror}") from error
 
-    def load(self) -> dict[str, Any] | None:
-        """Take over this rank's position in the checkpoint to resume from; return its strategy's state.
+    def _load(self, rank: Rank, checkpoint: Path) -> dict[str, Any] | None:
+        """Take over this rank's position in the checkpoint; return its strategy's state.
 
         None if this rank has none. Raises UsageError if its file is damaged.
         """
-        path, transport = self._resume, self._transport
-        if not path or transport.rejoined or transport.rank not in self._ranks:
+        transport = rank.transport
+        if transport.rejoined or transport.rank not in self._ranks:
             return None
-        checkpoint = latest(path)
         run = files.load_run(checkpoint)
-        if self._strategy.traits.reshards and not run["n_ranks"] == len(run["ranks"]) == transport.world_size:
+        if rank.strategy.traits.reshards and not run["n_ranks"] == len(run["ranks"]) == transport.world_size:
             # There is no file for each rank: rank 0 takes over what all have counted.
-            ranks = [files.load_rank(checkpoint, rank) for rank in run["ranks"]]
+            ranks = [files.load_rank(checkpoint, r) for r in run["ranks"]]
             ranks += ranks[0].get("others", [])
             counted, found = [] if transport.rank else ranks, {"ranks": [one["strategy"] for one in ranks]}
             own = ranks[transport.rank : transport.rank + 1]  # the others draw from their own seeds
@@ -123,59 +108,25 @@ class Saved:
             sum(one["position"].get(key, one["position"]["samples"]) for one in counted)  # there was no n before --task
             for key in ("loss_sum", "n", "samples")
         )
-        self.position = Position(position["step"], position["step"], loss_sum, n, samples, samples)
+        rank.position = Position(position["step"], position["step"], loss_sum, n, samples, samples)
         transport.recorder.epoch = position["epoch"]
         for state in own:
             set_random_state(state, transport.device)
-        self._precision.scaler.load_state_dict(ranks[0].get("precision", {}))  # there was none before --amp
+        rank.precision.scaler.load_state_dict(ranks[0].get("precision", {}))  # there was none before --amp
         return found
 
 
-@dataclass
-class RankResult:
-    """What a rank returns: its events, a hash of its module's state; the reporter also the model to be saved."""
+class SavedModel(Watcher):
+    """Gives the file of the final model to the launching process."""
 
-    rank: int
-    events: EventFile
-    parameter_hash: str
-    optimizer_bytes: int  # the memory of the optimizer's state on this rank
-    saved_model: bytes | None
-    arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
-    deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
-    alignment: Alignment | None  # where the ranks may run on several machines
-    threads: int  # that compute
-    hashes: Arrays
-    memory: MemoryUse | None  # if it was counted
-    choice: Choice | None  # between algorithms, if it was made
-    applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
+    name = "model"
 
-
-def result_of(
-    strategy: Strategy, replica: Replica, transport: Transport, options: Options, data: Data, hashes: Arrays
-) -> RankResult:
-    """Return the result of this rank, which gives back what its training has taken."""
-    saved, memory = None, transport.recorder.memory
-    use = memory.use() if memory else None
-    if options.save is not None:
-        with transport.recorder.evaluating():
-            shown = strategy.model()
-        if transport.rank == REPORTER:
-            with parameters_from(replica.model, shown):
-                saved = to_bytes(replica.model, options.save, options, data)
-    replica.close()
-    events = transport.recorder.close()
-    return RankResult(
-        transport.rank,
-        events if transport.same_machine else events.carry(),
-        hashlib.sha256(bytes_of(replica.tensors()).numpy().tobytes()).hexdigest()[:16],
-        strategy.state_bytes,
-        saved,
-        transport.inbox.arrivals,
-        list(transport.recorder.deaths),
-        transport.alignment,
-        torch.get_num_threads(),
-        hashes,
-        use,
-        choice_of(strategy),
-        transport.recorder.applied,
-    )
+    def end_run(self, rank: Rank) -> bytes | None:
+        """Return its content on the rank that evaluates. All ranks take part."""
+        options: Any = rank.options
+        with rank.recorder.evaluating():
+            shown = rank.strategy.model()
+            if rank.transport.rank != REPORTER:
+                return None
+            with parameters_from(rank.replica.model, shown):
+                return to_bytes(rank.replica.model, options.save, options, rank.data)

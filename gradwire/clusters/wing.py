@@ -1,9 +1,12 @@
-"""What this wing adds to the launchers of the core: torchrun, mpirun and Dask."""
+"""What this wing adds: the launchers torchrun, mpirun and Dask; under mpirun the failure of a process ends all."""
+
+import sys
 
 from gradwire.core.launchers import LAUNCHERS, LauncherKind
 from gradwire.core.launchers.environment import started_by_mpirun, started_by_torchrun, started_with_others
 from gradwire.core.launchers.launcher import Launcher
 from gradwire.core.records.errors import UsageError
+from gradwire.core.training.wing import Wing
 
 
 def _torchrun(scheduler: str | None) -> Launcher:
@@ -33,3 +36,17 @@ def _dask(scheduler: str | None) -> Launcher:
 LAUNCHERS["torchrun"] = LauncherKind(_torchrun, started_by_torchrun)
 LAUNCHERS["mpi"] = LauncherKind(_mpi, started_by_mpirun)
 LAUNCHERS["dask"] = LauncherKind(_dask, has_scheduler=True)
+
+
+class Clusters(Wing):
+    """Ranks that others have started."""
+
+    def fail(self, code: int) -> None:
+        """End all ranks of MPI, if this is one: mpirun would wait for the others."""
+        if "mpi4py.MPI" in sys.modules:
+            from gradwire.clusters.mpirun import end_all
+
+            end_all(code)
+
+
+WING = Clusters()

@@ -22,17 +22,17 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
+from gradwire.command_line import guarded, refuse_unknown
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.known import read_options, value_of
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.training.command_line import guarded, refuse_unknown
-from gradwire.core.training.names import make_strategy
 from gradwire.core.workloads.lookup import call_user_function, import_user_object
 from gradwire.every_order.invariants import Holds
 from gradwire.every_order.report import Report, ask_again, examine
 from gradwire.every_order.runs import Case, check_range
 from gradwire.every_order.saved import load, save
+from gradwire.names import make_strategy
 from gradwire.strategies import STRATEGIES
 from gradwire.torch_scripts.command import explore_script, is_script
 

@@ -19,10 +19,10 @@ from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.settings import RunSettings
-from gradwire.core.training.options import Options
 from gradwire.every_order.problem import Numbers, loss, samples
 from gradwire.every_order.scheduler import Pick, Scheduler
 from gradwire.every_order.transport import InPlace, Ordered
+from gradwire.options import Options
 
 LR = 0.1
 _MOST_RANKS, _MOST_STEPS = 17, 1000

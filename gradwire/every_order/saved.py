@@ -8,17 +8,17 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.checkpoints.saved import result_of
 from gradwire.core.launchers.launcher import Launcher
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_metadata
-from gradwire.core.training.names import options_from
+from gradwire.core.training.rank import result_of
 from gradwire.core.training.report import write
 from gradwire.core.workloads import datasets
 from gradwire.every_order.report import Counterexample
 from gradwire.every_order.runs import Case, Run, run_once
 from gradwire.every_order.scheduler import Option
 from gradwire.every_order.search import repeat
+from gradwire.names import options_from
 
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
 
@@ -37,7 +37,7 @@ def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | Non
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
         begun = [rank for rank in run.ranks if hasattr(rank, "replica")]
-        results = [result_of(rank.strategy, rank.replica, rank, options, data, {}) for rank in begun]
+        results = [result_of(rank.strategy, rank.replica, rank) for rank in begun]
         write(options, results, data, launcher)
     return f"{results_dir}/{name}", _why_not_replayed(run)
 

@@ -7,6 +7,8 @@ from typing import Any
 from gradwire.core.records.errors import RunFailed, import_extra
 from gradwire.core.records.events import EVALUATE, PHASES
 from gradwire.core.records.recorder import Recorder
+from gradwire.core.training.rank import Rank
+from gradwire.core.training.watchers import Watcher
 
 _EVERY_S = 0.5
 
@@ -67,3 +69,30 @@ class Scalars:
     def close(self) -> None:
         """End the thread that writes."""
         self._writer.close()
+
+
+class ScalarWatcher(Watcher):
+    """Writes the scalars of a rank into `folder`/rank-N."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begin_run(self, rank: Rank) -> None:
+        """Open the file."""
+        self._scalars = Scalars(rank.recorder, self._folder / f"rank-{rank.transport.rank}")
+
+    def gradient_ready(self, rank: Rank, i: int, loss: float, n: int) -> None:
+        """Take note of the loss."""
+        self._scalars.take("loss", loss)
+
+    def end_step(self, rank: Rank, step: int) -> None:
+        """Write, at intervals."""
+        self._scalars.tick(step, rank.strategy.descent.rate)
+
+    def end_epoch(self, rank: Rank, score: tuple[str, float] | None) -> None:
+        """Write what there is."""
+        self._scalars.tick(rank.recorder.step, rank.strategy.descent.rate, now=True)
+
+    def end_run(self, rank: Rank) -> None:
+        """End the thread that writes."""
+        self._scalars.close()

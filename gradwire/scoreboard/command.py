@@ -15,9 +15,9 @@ from pathlib import Path
 from tqdm import tqdm
 from tyro.conf import Positional
 
+from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
-from gradwire.core.training.command_line import guarded, parse
 from gradwire.scoreboard import board
 from gradwire.scoreboard import table as scoreboard
 from gradwire.scoreboard.entry import find

@@ -21,9 +21,9 @@ from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
-from gradwire.core.training.options import Options
 from gradwire.core.transports.messages import Work
 from gradwire.core.workloads.lookup import blamed_on
+from gradwire.options import Options
 from gradwire.scoreboard.clusters import RANKS
 from gradwire.scoreboard.rules import check_file, options_in
 from gradwire.strategies import STRATEGIES

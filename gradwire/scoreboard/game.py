@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gradwire.command_line import parse_run
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
-from gradwire.core.training.command_line import parse_run
 from gradwire.core.training.evaluation import evaluate
-from gradwire.core.training.options import Options, option_names
 from gradwire.core.training.run import run
 from gradwire.core.workloads import tasks
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.loading import batches_of_test
 from gradwire.language.gpt import GPT
 from gradwire.language.text import load_text
+from gradwire.options import Options, option_names
 from gradwire.pictures import page
 from gradwire.pictures.finished import load
 from gradwire.scoreboard.clusters import CLUSTERS, COMPUTE, RANKS

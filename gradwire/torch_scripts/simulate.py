@@ -20,9 +20,10 @@ from gradwire.core.records.errors import RunFailed, UsageError, in_python, one_o
 from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.records.unfinished import claimed
-from gradwire.core.training.options import Options, read_unit
 from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import seconds
+from gradwire.networks.wing import read_unit
+from gradwire.options import Options
 from gradwire.strategies import expected
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program

@@ -18,12 +18,12 @@ from gradwire.core.records.machine import machine, usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.replica import layout_of, trained
-from gradwire.core.training.options import Options
 from gradwire.core.training.passes import Precision
 from gradwire.core.transports.timing import now
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import UserObject
+from gradwire.options import Options
 
 T = TypeVar("T")
 _REPEATS = 15

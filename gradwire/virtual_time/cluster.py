@@ -11,15 +11,16 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import free_memory
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import trained
-from gradwire.core.training.checks import check_network, default_n_gpus
+from gradwire.core.training.checks import default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.options import Options, read_unit
 from gradwire.core.training.passes import Stretch
 from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
+from gradwire.networks.wing import check_ranks, read_unit
+from gradwire.options import Options
 from gradwire.strategies import STRATEGIES
 from gradwire.virtual_time.calibration import calibrated, count_flops
 from gradwire.virtual_time.launcher import Death
@@ -40,7 +41,7 @@ def with_link(options: Options) -> Options:
         return dataclasses.replace(options, bandwidth=bandwidth, latency=latency)
     if options.bandwidth or options.latency:
         raise UsageError("--bandwidth, --latency: --network says them, link by link; leave them out")
-    check_network(options)
+    check_ranks(options)
     return options
 
 
@@ -56,7 +57,8 @@ def fit(options: Options) -> Options:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
-    n_gpus = options.n_gpus or default_n_gpus(options, "cpu")
+    graph = options.graph
+    n_gpus = options.n_gpus or (graph.ranks if graph else default_n_gpus(options, "cpu"))
     options = with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
     check_memory(options)
     return options

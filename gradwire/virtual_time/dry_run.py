@@ -17,10 +17,10 @@ from gradwire.core.strategy import forms
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.timing import at_intervals
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.networks.card import Card
+from gradwire.options import Options
 from gradwire.virtual_time import footprints
 from gradwire.virtual_time.cluster import ClusterOptions, Compute, busiest, fit, shares_of
 from gradwire.virtual_time.launcher import VirtualTime

@@ -13,8 +13,8 @@ from gradwire.core.strategy import forms
 from gradwire.core.strategy.factories import ByTensor
 from gradwire.core.strategy.kept import nbytes_of
 from gradwire.core.strategy.run_size import RunSize
-from gradwire.core.training.options import Options
 from gradwire.diagnosis.memory_use import ACTIVATIONS, KINDS, MemoryUse
+from gradwire.options import Options
 from gradwire.virtual_time.steps import Sizes
 
 MOST = 2**16  # ranks

@@ -10,10 +10,10 @@ from torch import nn
 from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.replica import float_buffers, layout_of, trained
-from gradwire.core.training.options import Options
 from gradwire.core.training.passes import shares_of
 from gradwire.core.workloads import models
 from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.options import Options
 from gradwire.virtual_time.calibration import flops_of
 from gradwire.virtual_time.steps import Sizes
 

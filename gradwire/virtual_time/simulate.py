@@ -23,15 +23,15 @@ from typing import Annotated, Any
 import pandas as pd
 from tyro.conf import UseAppendAction
 
+from gradwire.command_line import guarded, parse_with
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.command_line import guarded, parse_with
-from gradwire.core.training.options import Options
 from gradwire.core.training.preflight import prepare
 from gradwire.core.training.run import run
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
+from gradwire.options import Options
 from gradwire.torch_scripts.command import is_script, simulate_script
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time.calibration import part_of_a_step

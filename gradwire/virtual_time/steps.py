@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradwire.compression import Layout
+from gradwire.compression.wing import AFTER_WARM_UP
 from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.traits import Choice, choice_of
-from gradwire.core.training.options import AFTER_WARM_UP, Options
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
+from gradwire.options import Options
 from gradwire.sharding.blocks import blocks_of, cut
 
 
@@ -169,8 +169,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
         replica = Replica(network, transport)
     else:
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
-    settings = RunSettings(options.clip_norm, seed=options.seed, network=options.graph)
-    strategy.start(replica, transport, options.make_optimizer(), settings, codec=options.make_codec())
+    strategy.start(replica, transport, options.make_optimizer(), options.settings(), **options.start_arguments())
     recorder.shares = job.sizes.shares
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP

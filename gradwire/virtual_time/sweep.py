@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from gradwire.command_line import parse_with
 from gradwire.compression.coding import CannotCarry
 from gradwire.core.records.atomic import check_writable_by, write_atomically
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.command_line import parse_with
-from gradwire.core.training.options import Options
+from gradwire.options import Options
 from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints

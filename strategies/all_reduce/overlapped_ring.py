@@ -21,6 +21,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
+from strategies.all_reduce.hidden_communication import HiddenCommunication
 from strategies.collectives import Rounds, average
 
 
@@ -70,7 +71,7 @@ class OverlappedRing(Strategy):
         self.rounds = Rounds(self.transport)
         self.n: int | None = None  # samples of this rank in the step, once they are known
         self.begun_at = 0.0  # when the step's first bucket began
-        self.on_the_way_s = self.hidden_s = 0.0  # of an epoch
+        self.hidden = HiddenCommunication(self.transport)
         self.replica.on_gradient(self.take_gradient)
 
     def begin_step(self, n_samples: int) -> None:
@@ -99,8 +100,7 @@ class OverlappedRing(Strategy):
             bucket.missing.clear()
         self.begin_full(n_samples)
         n, *_ = [self.rounds.end(bucket.tag) for bucket in self.buckets]
-        self.on_the_way_s += self.transport.now() - self.begun_at
-        self.hidden_s += max(0.0, ended - self.begun_at)
+        self.hidden.count(self.begun_at, ended)
         self.n = None
         self.descent.step(g.div_(n), n)
         self.replica.zero_grad()
@@ -116,7 +116,5 @@ class OverlappedRing(Strategy):
 
     def finish(self) -> None:
         """Average the buffers over the ranks."""
-        if self.on_the_way_s and self.transport.world_size > 1:
-            self.transport.recorder.meters["hidden_communication"] = self.hidden_s / self.on_the_way_s
-        self.on_the_way_s = self.hidden_s = 0.0
+        self.hidden.end_epoch()
         average(self.replica.b, self.transport)

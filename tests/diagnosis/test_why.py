@@ -18,11 +18,11 @@ import torch
 from gradwire import run
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.training.loop import _Rank
-from gradwire.core.training.names import codec_class
+from gradwire.core.training.rank import Rank
 from gradwire.core.workloads import models
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.diagnosis import why
+from gradwire.names import class_of
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import STRATEGIES, RingAllReduce
@@ -37,7 +37,7 @@ def make(folder: Path, name: str, strategy: str = "ring_all_reduce", jitter: flo
     """One run of a moment in virtual time."""
     n = n_gpus_of(strategy, W)
     if "codec" in changes:
-        changes["codec"] = codec_class(changes["codec"])()
+        changes["codec"] = class_of("codec", changes["codec"])()
     kind = STRATEGIES[strategy]()
     options = small(folder, kind, n_gpus=n, run_name=name, **({"epochs": 3, "hashes": True} | changes))
     seconds = {rank: 1 + jitter * rank for rank in range(n)}
@@ -103,27 +103,27 @@ def late(only: int | None) -> Patch:
     return contribution(change)
 
 
-def before_step(change: Callable[[_Rank, int], None]) -> Patch:
+def before_step(change: Callable[[Rank, int], None]) -> Patch:
     """Do something when a rank begins to compute a gradient."""
 
-    def changed(gradient: Any, rank: _Rank, i: int) -> Any:
+    def changed(gradient: Any, rank: Rank, i: int) -> Any:
         change(rank, i)
         return gradient(rank, i)
 
-    return around(_Rank, "gradient", changed)
+    return around(Rank, "gradient", changed)
 
 
-def after_backward(change: Callable[[_Rank], None]) -> Patch:
-    def changed(gradient: Any, rank: _Rank, i: int) -> Any:
+def after_backward(change: Callable[[Rank], None]) -> Patch:
+    def changed(gradient: Any, rank: Rank, i: int) -> Any:
         found = gradient(rank, i)
         if i >= 3:
             change(rank)
         return found
 
-    return around(_Rank, "gradient", changed)
+    return around(Rank, "gradient", changed)
 
 
-def overwritten(rank: _Rank, i: int) -> None:
+def overwritten(rank: Rank, i: int) -> None:
     if i == 4 and rank.transport.rank == 1:
         rank.replica.x[0] += 1e-3
 
@@ -131,7 +131,7 @@ def overwritten(rank: _Rank, i: int) -> None:
 def stale_x() -> Patch:
     kept: dict[int, torch.Tensor] = {}
 
-    def change(rank: _Rank, i: int) -> None:
+    def change(rank: Rank, i: int) -> None:
         if i == 3:
             kept[rank.transport.rank] = rank.replica.x.clone()
         if i == 5:
@@ -140,14 +140,14 @@ def stale_x() -> Patch:
     return before_step(change)
 
 
-def scaled(rank: _Rank, factor: float, tensors: int | None = None) -> None:
+def scaled(rank: Rank, factor: float, tensors: int | None = None) -> None:
     for p in rank.replica.parameters[:tensors]:
         assert p.grad is not None
         p.grad.mul_(factor)
 
 
-def noise(scale: float) -> Callable[[_Rank], None]:
-    def change(rank: _Rank) -> None:
+def noise(scale: float) -> Callable[[Rank], None]:
+    def change(rank: Rank) -> None:
         for p in rank.replica.parameters:
             if p.grad is not None:
                 p.grad.add_(torch.linspace(-1, 1, p.numel()).view(p.shape), alpha=scale)
@@ -256,7 +256,7 @@ def test_a_difference_in_the_last_update_is_found(tmp_path: Path) -> None:
 
     last: set[int] = set()
 
-    def note(rank: _Rank, i: int) -> None:
+    def note(rank: Rank, i: int) -> None:
         if rank.transport.rank == 1:
             last.add(rank.replica.x.data_ptr())
 

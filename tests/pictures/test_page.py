@@ -16,7 +16,7 @@ import pytest
 
 from gradwire.core.records.events import OPS, PHASES
 from gradwire.core.records.files import EVENTS_SUFFIX, load_events
-from gradwire.core.training.names import make_strategy
+from gradwire.names import make_strategy
 from gradwire.pictures import page
 from gradwire.pictures.finished import BadRun
 from gradwire.pictures.messages import with_messages

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradwire.baselines.builtin import Builtin, replica_of
+from gradwire.baselines.builtin import Builtin
 from gradwire.compression import Codec, Layout, Setting
 from gradwire.compression.coding import CodecFactory, codec_factory, coded
 from gradwire.core.records.errors import UsageError
@@ -113,7 +113,7 @@ class Rank:
         self.is_server = task.roles[transport.rank] == "server"
         self.worker = transport.rank - task.roles.index("worker")
         self.strategy = dataclasses.replace(task.strategy)
-        self.replica = replica_of(self.strategy, make_model() if model is None else model, transport, task.n_gpus)
+        self.replica = self.strategy.make_replica(make_model() if model is None else model, transport, task.n_gpus)
         settings = RunSettings(task.clip_norm, task.schedule)
         if isinstance(self.strategy, Builtin):
             self.strategy.start(self.replica, transport, OPTIMIZERS[task.optimizer], settings)

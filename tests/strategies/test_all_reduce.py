@@ -178,10 +178,10 @@ def resumed(transport: Transport) -> list[str]:
     own = asdict(strategy.choice) if strategy.choice else {}
     other, _ = started(transport, 100, None, state | {"choice": own | {"taken": "swing", "options": {}}})
     assert transport.messages_sent.total() == messages, "nothing is timed again"
-    names = [str(one.taken and one.taken.name) for one in (strategy, other)]
+    names = [one.chosen.name for one in (strategy, other)]
     other.load_state_dict(state)
     transport.barrier()
-    return [*names, str(other.taken and other.taken.name)]
+    return [*names, other.chosen.name]
 
 
 def test_a_resumed_run_takes_the_same() -> None:

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from gradwire import Options, run
+from gradwire.command_line import parse_run
 from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import ledger
 from gradwire.core.strategy.forms import closed_form
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.command_line import parse_run
 from gradwire.core.training.options import names_with_strategy_defaults
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import Death, VirtualTime

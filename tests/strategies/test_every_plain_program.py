@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from gradwire.core.training.names import strategy_class
 from gradwire.core.transports.base import Transport
+from gradwire.names import strategy_class
 from strategies import Strategy
 from tests.strategies.kinds import fit, start, with_workers
 from tests.strategies.loops import N_SAMPLES, N_STEPS, Rank, Task

@@ -18,13 +18,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradwire.core.strategy import forms
+from gradwire.core.training.checks import check_class
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.names import check_class, strategy_class
-from gradwire.core.training.options import Options, names_with_strategy_defaults, option_names
+from gradwire.core.training.options import names_with_strategy_defaults
 from gradwire.core.training.report import remarks
 from gradwire.core.training.run import expendable
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads.batches import BatchPlan
+from gradwire.names import strategy_class
+from gradwire.options import Options, option_names
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import Hogwild, Strategy
@@ -39,7 +41,7 @@ Kind = type[Strategy]
 
 def test_the_class_is_found_by_its_name_and_its_files_are_its_source(kind: Kind) -> None:
     assert strategy_class(kind.name) is check_class(kind) is kind
-    made = typing.cast(Kind, dataclasses.make_dataclass(kind.__name__, [], bases=(kind,)))
+    made: Kind = dataclasses.dataclass(type(kind.__name__, (kind,), {"__module__": kind.__module__}))
     assert forms.sources(made) == forms.sources(kind), "the functions that dataclass makes are no source"
     assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name
 

@@ -43,16 +43,13 @@ LEFT: dict[str, set[str]] = {
     "gossip": {"return [], []"},
     "hierarchical_ring": {"work.wait()"},
     "overlapped_ring": {"return", "self.begin_step(n_samples)"},
-    "all_reduce": {"_choose", "_take", "_time", "_agree",
-                   "best = min(seconds, key=seconds.__getitem__, default=None)",
-                   'why = f"as timed, {best} with those that have no closed form" if best else "as timed"',
-                   "timed = {name: kind for name, kind in known.items() if name not in seconds or name == best}",
-                   "seconds = _time(transport, vector, timed, nbytes)"},
+    "all_reduce": {"N, x = self.transport.world_size, self.replica.x",
+                   "self.coding.dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)[1]"},
     "hogwild": {"share", 'self.living.maximize(counts, "counts")', "self.replica.counts = counts"},
     "hogwild_pp": {"self.mean.copy_(self.average_x())"},
     "sharded_gradients": {"take_gradient", "self.reduce(block, n)"},
-    "fully_sharded": {"finish", "gather", "wait_turn", "enter", "not_saving", "end_forward",
-                      "skip", "end_backward", "found"},
+    "fully_sharded": {"finish", "gather", "enter", "pass_over", "end_forward", "stop_saving", "enter_backward",
+                      "end_backward"},
 }  # fmt: skip
 
 
@@ -62,6 +59,8 @@ def lines_of(code: CodeType, inside: str = "") -> Iterator[tuple[str, int]]:
         if isinstance(inner, CodeType):
             is_function = bool(inner.co_flags & inspect.CO_NEWLOCALS)
             name = inside or (inner.co_name if is_function else "")
+            if inner.co_name == "__annotate__":  # which Python 3.14 makes of annotations, and calls when it is asked
+                continue
             if is_function:
                 yield from ((name, line) for *_, line in inner.co_lines() if line and line > inner.co_firstlineno)
             yield from lines_of(inner, name)

@@ -47,8 +47,8 @@ def counted(transport: Transport, tasks: list[Task]) -> list[tuple[pd.DataFrame,
         rank.strategy.finish()
         events = transport.recorder.frame()[first:]
         replica, blocks = rank.replica, len(blocks_of(rank.replica.model, rank.replica.layout))
-        taken = rank.strategy if hasattr(rank.strategy, "taken") else task.strategy
-        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks, taken))
+        sender = rank.strategy if hasattr(rank.strategy, "chosen") else task.strategy
+        found.append((events[events["epoch"] == 1], replica.layout, replica.x.clone(), blocks, sender))
         transport.recorder.epoch = 0
         rank.close()
     return found
@@ -62,12 +62,12 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
     ranks = start(punctual, counted, n_gpus, tasks, record=True)
     for case, task in enumerate(tasks):
         pairs = ledger(pd.concat([rank[case][0] for rank in ranks]))
-        _, layout, x, blocks, taken = ranks[0][case]
-        for role, traffic in taken.cost().by_role.items():
+        _, layout, x, blocks, sender = ranks[0][case]
+        for role, traffic in sender.cost().by_role.items():
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = closed_form(taken, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
+            expected = closed_form(sender, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {task.strategy}"
 
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.networks import mlp
-from gradwire.baselines.builtin import replica_of
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.strategy.blocks import Freed
@@ -47,7 +46,7 @@ def losses(model: nn.Module, name: str, step: int, ranks: range) -> torch.Tensor
 
 def steps(transport: Transport, strategy: Strategy, name: str, pieces: int) -> list[tuple[float, list[float]]]:
     """In each step the loss of this rank, and x after it."""
-    replica, found = replica_of(strategy, model_of(name), transport, 2), list[tuple[float, list[float]]]()
+    replica, found = strategy.make_replica(model_of(name), transport, 2), list[tuple[float, list[float]]]()
     strategy.start(replica, transport, OPTIMIZERS["adam"], RunSettings(clip_norm=0.1))
     for step in range(3):
         n, other = (len(batch_of(name, step, rank)[0]) for rank in (transport.rank, 1 - transport.rank))

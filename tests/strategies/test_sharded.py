@@ -237,12 +237,14 @@ def passed(transport: Transport, make: Callable[[], nn.Module]) -> tuple[list[in
         memory.append(weakref.ref(vector.untyped_storage()))
         return vector
 
-    def save(tensor: torch.Tensor, of: Any = strategy.save) -> Any:
+    strategy.gathered = gathered  # type: ignore[method-assign]
+    strategy.start(replica := Replica(model, transport), transport, OPTIMIZERS["plain"])
+
+    def save(tensor: torch.Tensor, of: Any = strategy.saved.save) -> Any:
         saved.append(tensor.shape)
         return of(tensor)
 
-    strategy.gathered, strategy.save = gathered, save  # type: ignore[method-assign]
-    strategy.start(replica := Replica(model, transport), transport, OPTIMIZERS["plain"])
+    strategy.saved.save = save  # type: ignore[method-assign]
     counts = []
     for _ in range(2):
         loss = model(torch.ones(2, 4, dtype=torch.float64)).square().sum()

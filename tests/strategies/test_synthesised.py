@@ -11,10 +11,10 @@ from gradwire import run
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.base import Transport
 from gradwire.every_order.contributions import find_fault
 from gradwire.networks.graph import Edge, Graph, read_graph
+from gradwire.options import Options
 from gradwire.pictures.messages import with_messages
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.launcher import VirtualTime

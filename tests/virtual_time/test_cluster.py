@@ -10,11 +10,11 @@ import pytest
 from gradwire.compression.topk import TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.training.preflight import prepare
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.datasets import Data
 from gradwire.networks.units import PAYLOAD
+from gradwire.options import Options
 from gradwire.virtual_time import calibration
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time.calibration import count_flops

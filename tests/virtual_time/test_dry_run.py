@@ -9,9 +9,9 @@ from gradwire.compression import CODECS, Codec, Layout, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.options import Options
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
 from gradwire.networks.units import PAYLOAD
+from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import DryRun, closed_form, dry_run, period
 from gradwire.virtual_time.launcher import VirtualTime

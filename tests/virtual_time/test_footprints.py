@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.options import Options
 from gradwire.diagnosis.memory_use import KINDS
+from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import DryRun, dry_run
 from gradwire.virtual_time.footprints import NEVER, footprint, smallest_n

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.compression import CODECS, Codec
-from gradwire.core.training.options import Options
+from gradwire.options import Options
 from gradwire.virtual_time import transport
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run

@@ -20,23 +20,22 @@ T = TypeVar("T")
 _PROJECT = Path(__file__).resolve().parents[3]
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
 """The text of `--list`, which `python -m docs.pages` makes."""
-_TABLES = {"strategies": "GROUPS", "gradwire/compression": "CODECS"}
+_TABLES = {"strategies": "FAMILIES", "gradwire/compression": "CLASSES"}
 
 
 @cache
 def names(package: str) -> list[str]:
-    """Return the names of the table in this folder of the project: of the modules from which its classes come."""
-    tree = ast.parse((_PROJECT / package / "__init__.py").read_text(encoding="utf-8"))
-    modules = {
-        alias.name: node.module.rpartition(".")[2]
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-    assigned = (node for node in tree.body if isinstance(node, ast.AnnAssign))
-    table = next(node.value for node in assigned if node.value and ast.unparse(node.target) == _TABLES[package])
-    named = [node.id for node in ast.walk(table) if isinstance(node, ast.Name)]
-    return [modules[name] for name in named if name in modules and name != "Strategy"]
+    """Return the names of the table in this folder of the project, those of the modules; none without the folder."""
+    file = _PROJECT / package / "__init__.py"
+    if not file.exists():
+        return []
+    assigned = (node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.AnnAssign))
+    value = next(node.value for node in assigned if ast.unparse(node.target) == _TABLES[package])
+    table = ast.literal_eval(ast.unparse(value)) if value else {}
+    places = (
+        [place for group in table.values() for place in group.values()] if package == "strategies" else table.values()
+    )
+    return [place.rpartition(".")[2] for place in places]
 
 
 def check_names(arguments: Sequence[str]) -> None:

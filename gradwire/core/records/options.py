@@ -1,7 +1,14 @@
 """The options of what is written of a run, and what says of an option when its value may change."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
 
+from gradwire.core.records.errors import UsageError
+
+T = TypeVar("T")
 MAY_CHANGE = "may change"
 MAY_CHANGE_ON_RESUME = {MAY_CHANGE: "on resume"}
 """Metadata of an option that a resumed run may have another value for; without it, the option decides the result."""
@@ -9,6 +16,24 @@ MAY_CHANGE_ALWAYS = {MAY_CHANGE: "always"}
 """Metadata of an option that changes nothing in the result: a resumed or replayed run may have another value."""
 OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
 """Metadata of an option of this run only: a replay does not take it over from the run that it repeats."""
+
+LEAST = "least"
+"""Metadata of an option that is a number: the smallest that it may be."""
+
+
+def option(default: T, least: float | None = None, metadata: Mapping[str, Any] = MappingProxyType({})) -> T:
+    """Return a field of a dataclass of options; `least`: the smallest number that it may be, unless it is None."""
+    limits = {} if least is None else {LEAST: least}
+    made: T = field(default=default, metadata={**metadata, **limits})
+    return made
+
+
+def check_limits(options: Any) -> None:
+    """Check that each option of a dataclass is what its field allows. Raises UsageError."""
+    for entry in dataclasses.fields(options):
+        value, least = getattr(options, entry.name), entry.metadata.get(LEAST)
+        if least is not None and value is not None and not value >= least:
+            raise UsageError(f"--{entry.name} {value}: must be at least {least}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,17 +46,3 @@ class RecordOptions:
     """Name of these files. Default: strategy, number of processes, data set, model, date and time."""
     events: bool = field(default=True, metadata=MAY_CHANGE_ALWAYS)
     """Record every phase and message; without, the tables have losses and scores only."""
-    hashes: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Keep hashes of every step's batch, gradients and parameters, by which python -m gradwire why tells why two runs
-    differ. It reads all of these twice more: 5.8 million parameters with 16 samples a step took 1.8 times as long."""
-    memory: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Count the memory of each rank by kind: parameters, gradients, optimizer state, activations and others. Every
-    operation takes some microseconds more."""
-    save: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write the final model to this path, as an ordinary state_dict; FILE.safetensors: in that format
-    (pip install -e '.[safetensors]')."""
-    tensorboard: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Write scalars for TensorBoard to DIR/RUN_NAME/rank-N while the run goes on: loss, scores, learning rate, bytes
-    sent, share of waiting, staleness (pip install -e '.[tensorboard]')."""
-    replay: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Run RESULTS_DIR/RUN_NAME again, its gradients in the order in which they came then: the same parameters."""

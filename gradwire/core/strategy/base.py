@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.broadcast import broadcast
@@ -96,6 +97,14 @@ class Strategy(ABC):
         return Weight(workers) if alike else "its class does not say the weight of a gradient"
 
     # The run
+
+    def notice(self, n_gpus: int) -> str:
+        """Return one line for the user of what runs in parallel, if that is not the ranks of the run; else ""."""
+        return ""
+
+    def make_replica(self, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
+        """Return what this rank trains: its copy of the model."""
+        return Replica(model, transport)
 
     def start(
         self,

@@ -70,6 +70,11 @@ class Replica(Passes):
     # What a training loop calls
 
     @property
+    def has_own_gradient(self) -> bool:
+        """Whether a backward pass leaves the gradient of this rank in the model, and not what was made of it."""
+        return not self.is_watched
+
+    @property
     def module(self) -> nn.Module:
         """What computes the outputs."""
         return self.model

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name, without_compiler
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,33 +10,28 @@ from typing import Any
 import pandas as pd
 import torch
 
-from gradwire.baselines.builtin import Builtin
-from gradwire.checkpoints import replay
-from gradwire.checkpoints.folder import listed
-from gradwire.checkpoints.saved import RankResult
 from gradwire.core.launchers import Launcher
 from gradwire.core.records import files, tables
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.events import RunEvents
-from gradwire.core.records.files import HASHES
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.forms import sources
 from gradwire.core.strategy.traits import Choice
-from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.options import Options
+from gradwire.core.training.options import CoreOptions
+from gradwire.core.training.rank import RankResult
+from gradwire.core.training.wing import Record
+from gradwire.core.transports.inbox import NOBODY
 from gradwire.core.workloads import tasks
 from gradwire.core.workloads.data import Data
-from gradwire.diagnosis import memory_use
-from gradwire.diagnosis.hashes import packed
 
 
-def describe_place(options: Options, launcher: Launcher) -> str:
+def describe_place(options: CoreOptions, launcher: Launcher) -> str:
     """Return in one line what must be known of where the ranks run."""
     if not launcher.processes:
         return f"{options.world_size} ranks in {launcher.name}, in one process."
-    if isinstance(options.strategy, Builtin) and (remark := options.strategy.notice(options.n_gpus or 1)):
-        return remark
+    if notice := options.strategy.notice(options.n_gpus or 1):
+        return notice
     if options.device == "cpu":
         return f"No GPU in use: {options.world_size} CPU process(es)."
     gpus = torch.cuda.device_count()
@@ -51,7 +46,7 @@ def _evaluated(strategy: Strategy) -> str:
     return f"The replicas may differ; the scores are of {shown.removeprefix('Return ')}"
 
 
-def remarks(options: Options, launcher: Launcher) -> list[str]:
+def remarks(options: CoreOptions, launcher: Launcher) -> list[str]:
     """Return what else a user should know of the options."""
     strategy, found = options.strategy, []
     if not strategy.traits.agree:
@@ -60,7 +55,8 @@ def remarks(options: Options, launcher: Launcher) -> list[str]:
         found.append(f"Under {launcher.name} the death of any process ends the run; without it, workers may die.")
     for name, value in options.own_defaults.items():
         if getattr(options, name) == value:
-            owner = strategy.name if name in strategy.traits.defaults else f"--codec {options.codec.name}"
+            owners = [of for of, choice in options.choices().items() if name in choice.defaults(options.chosen[of])]
+            owner = strategy.name if owners[0] == "strategy" else f"--{owners[0]} {options.chosen[owners[0]].name}"
             found.append(f"--{name} {value} (the default of {owner})")
     if strategy.traits.defaults.get("momentum") == 0 and options.optimizer == "sgd" and options.momentum:
         found.append("Late gradients act like momentum: if it does not learn, try --momentum 0.")
@@ -68,7 +64,7 @@ def remarks(options: Options, launcher: Launcher) -> list[str]:
 
 
 def samples_unused(
-    options: Options, table: pd.DataFrame, n_train: int, deaths: Sequence[Mapping[str, Any]]
+    options: CoreOptions, table: pd.DataFrame, n_train: int, deaths: Sequence[Mapping[str, Any]]
 ) -> dict[str, int | None]:
     """Return how many samples, of all epochs, no update has used, and how many of these were parts of dead workers.
 
@@ -76,7 +72,7 @@ def samples_unused(
     """
     unused = of_the_dead = None
     traits = options.strategy.traits
-    if traits.workers_may_die and not traits.asynchronous and not options.resume:
+    if traits.workers_may_die and not traits.asynchronous and not options.is_resumed:
         plan, roles = options.plan(n_train), options.roles
         unused = int((n_train - table.loc[table["role"] == tables.SERVER, "samples"]).sum())
         of_the_dead = 0
@@ -88,24 +84,27 @@ def samples_unused(
     return {"samples_unused": unused, "samples_unused_of_dead_workers": of_the_dead}
 
 
+def arrivals_as_text(arrivals: Iterable[Sequence[int]]) -> str:
+    """Return the arrivals of each rank as they are recorded: see `gradwire.checkpoints.replay`."""
+    of_ranks = [" ".join("-" if rank == NOBODY else str(rank) for rank in of_one) for of_one in arrivals]
+    return ";".join(of_ranks).rstrip(";")
+
+
 def write(
-    options: Options, results: list[RankResult], data: Data, launcher: Launcher
+    options: CoreOptions, results: list[RankResult], data: Data, launcher: Launcher
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Write the records and the model; return the table, and what else is recorded. Raises RunFailed."""
+    """Write the records, with what wings add; return the table, and what else is recorded. Raises RunFailed."""
     assert options.run_name is not None
     strategy, name, task = options.strategy, options.strategy.name, tasks.find(data.task)
     events = RunEvents([result.events for result in results])
-    table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
-    carried_by, bytes_source = launcher.transport, "counted"
-    if isinstance(strategy, Builtin):
-        carried_by, bytes_source = strategy.transport_name, strategy.bytes_source
-        if bytes_source.startswith("not counted"):
-            table[list(tables.MESSAGE_COLUMNS)] = None
-            table = table.astype(tables.COLUMNS)
     hashes = {result.rank: result.parameter_hash for result in results}
     deaths = [death for result in results for death in result.deaths]
-    uses = {result.rank: result.memory for result in results if result.memory}
     clocks = {result.rank: result.alignment._asdict() for result in results if result.alignment}
+    table = tables.epoch_table(events, name, options.n_gpus or 1, options.roles)
+    record = Record(table, results, {"transport": launcher.transport, "bytes": "counted"})
+    for wing in options.wings:
+        wing.record(options, record)
+    table = record.table
     metadata = {
         "strategy": name,
         "n_gpus": options.n_gpus,
@@ -118,16 +117,14 @@ def write(
         "replicas_identical": len(set(hashes.values())) == 1,
         "parameter_hash": hashes,
         "optimizer_bytes": {result.rank: result.optimizer_bytes for result in results},
-        **({"memory": {rank: use.recorded() for rank, use in uses.items()}} if uses else {}),
         "threads": {result.rank: result.threads for result in results},
         "deaths": deaths,
         **({"choice": dataclasses.asdict(results[0].choice)} if results[0].choice else {}),
         **samples_unused(options, table, data.n_train, deaths),
         "staleness_of": next((result.applied for result in results if result.applied), "gradient"),
-        "arrivals": replay.as_text(result.arrivals for result in results),
+        "arrivals": arrivals_as_text(result.arrivals for result in results),
         "options": options.recorded(),
-        "transport": carried_by,
-        "bytes": bytes_source,
+        **record.facts,
         "sources": digests(sources(type(strategy))),
         "remark": describe_place(options, launcher) + ("" if strategy.traits.agree else f" {_evaluated(strategy)}"),
         **launcher.facts,
@@ -136,14 +133,8 @@ def write(
         "machine": machine(),
         "git_commit": git_commit(),
     }
-    saved = next((result.saved_model for result in results if result.saved_model is not None), None)
-    others = {} if saved is None or options.save is None else {options.save: saved}
-    if hashed := {result.rank: result.hashes for result in results if result.hashes}:
-        others[f"{Path(options.results_dir) / options.run_name}{HASHES}"] = packed(hashed)
-    if uses:
-        others[f"{Path(options.results_dir) / options.run_name}{memory_use.SUFFIX}"] = memory_use.packed(uses)
     try:
-        files.write_run(options.results_dir, options.run_name, events, table, metadata, others)
+        files.write_run(options.results_dir, options.run_name, events, table, metadata, record.files)
     except OSError as error:
         where = error.filename or options.results_dir
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
@@ -151,7 +142,7 @@ def write(
 
 
 def conclude(
-    options: Options, table: pd.DataFrame, facts: Mapping[str, Any], n_train: int, quiet: bool, launcher: Launcher
+    options: CoreOptions, table: pd.DataFrame, facts: Mapping[str, Any], n_train: int, quiet: bool, launcher: Launcher
 ) -> None:
     """Show the summary; compare the parameters. Raises RunFailed if some differ that must not."""
     strategy, hashes = options.strategy, facts["parameter_hash"]
@@ -174,12 +165,10 @@ def conclude(
             print(f"unused samples {unused} of {options.epochs * n_train}, {of_the_dead}")
         if sizes := {rank: nbytes / 1e6 for rank, nbytes in facts["optimizer_bytes"].items() if nbytes}:
             print(f"optimizer MB   of state, by rank {tables.by_rank(sizes)}")
-        if memory := facts.get("memory"):
-            print(memory_use.summary(memory))
-        if options.checkpoint_every and not listed(options.checkpoint_folder):
-            print(f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}")
+        for line in (line for wing in options.wings for line in wing.summary(options, facts)):
+            print(line)
         print(f"records        {Path(options.results_dir) / str(options.run_name)}.{{csv,json,events.csv.gz}}")
-    if options.replay:
-        replay.compare(options.replay, hashes[REPORTER], quiet)
+    for wing in options.wings:
+        wing.conclude(options, facts, quiet)
     if strategy.traits.agree and not facts["replicas_identical"]:
         raise RunFailed(f"the replicas differ at the end, which {strategy.name} must never let happen: {hashes}")

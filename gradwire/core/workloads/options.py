@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gradwire.core.records.options import MAY_CHANGE_ALWAYS
+from gradwire.core.records.options import MAY_CHANGE_ALWAYS, option
 
 if TYPE_CHECKING:
     Named: TypeAlias = Any
@@ -28,11 +28,11 @@ class DataOptions:
     """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
     (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
     for."""
-    train_size: int = 0
+    train_size: int = option(0, least=0)
     """Use only this many training samples; 0: all."""
-    context: int | None = None
+    context: int | None = option(None, least=1)
     """Characters in a sample of text. Default: 64."""
-    image_size: int = 224
+    image_size: int = option(224, least=1)
     """Side of the pictures of imagefolder, in pixels."""
     augment: bool = True
     """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
@@ -40,7 +40,7 @@ class DataOptions:
     loader: str = "torch"
     """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
     for imagefolder: pip install -e '.[dali]')."""
-    loader_workers: int = field(default=0, metadata=MAY_CHANGE_ALWAYS)
+    loader_workers: int = option(0, least=0, metadata=MAY_CHANGE_ALWAYS)
     """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
     when it wants it. With dali its threads, at least one."""
     model: Named = "mlp"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.names import make_strategy
+from gradwire.names import make_strategy
 from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import SMALL, TRUSTED, arguments, metadata, said
 

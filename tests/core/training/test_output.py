@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from gradwire.command_line import guarded
 from gradwire.core.records.interrupts import INTERRUPTS
-from gradwire.core.training.command_line import guarded
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 

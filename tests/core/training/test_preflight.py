@@ -12,12 +12,11 @@ import pytest
 from gradwire import Options, run
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import latest
+from gradwire.command_line import parse_run
 from gradwire.compression import Float16, NoCodec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
 from gradwire.core.training.checks import resolve
-from gradwire.core.training.command_line import parse_run
-from gradwire.core.training.options import PANELS
 from gradwire.core.training.preflight import prepare
 from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
@@ -90,7 +89,7 @@ def checked(options: Options, how: str, name: str, may: bool) -> None:
         prepare(resolve(options))
 
 
-RUN_OPTIONS = [option for panel in PANELS for option in dataclasses.fields(panel) if option.name not in PLACES]
+RUN_OPTIONS = [option for option in dataclasses.fields(Options) if option.name not in (*PLACES, *Options.choices())]
 
 
 @pytest.mark.parametrize("how", ["resume", "replay"])

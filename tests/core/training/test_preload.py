@@ -17,7 +17,7 @@ runpy.run_path("train.py", run_name="__main__")
 
 UP_TO_A_STEP = """
 import sys
-import gradwire.core.training.command_line, gradwire.core.training.preload
+import gradwire.command_line, gradwire.preload
 from gradwire.core.strategy.factories import is_elementwise
 from gradwire.core.training.optimizers import OPTIMIZERS, factory
 from gradwire.core.workloads import datasets

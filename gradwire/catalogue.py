@@ -3,9 +3,9 @@
 import textwrap
 from collections.abc import Callable
 
-from gradwire.compression import CODECS, KINDS
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.forms import describe
+from gradwire.options import Options
 from gradwire.strategies import GROUPS
 
 NOTE = (
@@ -15,11 +15,7 @@ NOTE = (
     "that long, and what is computed."
 )
 CODEC_HEADER = ("codec", "what it does", "kind", "bytes of values", "of indices", "of headers")
-CODEC_NOTE = (
-    "n: elements of a tensor, w: bytes of one, rows and columns as a matrix, i: bytes of an index (4). "
-    + "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
-    + "."
-)
+CODEC_NOTE = "n: elements of a tensor, w: bytes of one, rows and columns as a matrix, i: bytes of an index (4). "
 
 
 def sent(strategy: type[Strategy], show: Callable[[str], str] = str) -> tuple[str, str]:
@@ -32,9 +28,10 @@ def sent(strategy: type[Strategy], show: Callable[[str], str] = str) -> tuple[st
 
 def codec_rows(show: Callable[[str], str] = str) -> list[tuple[str, ...]]:
     """Return a row for each codec, with the columns of CODEC_HEADER, formulas as `show` shows them."""
+    choice = Options.choices().get("codec")
     return [
         (name, describe(codec), codec.kind, *(show(getattr(codec, what)) for what in ("values", "indices", "headers")))
-        for name, codec in CODECS.items()
+        for name, codec in (choice.table.items() if choice else ())
     ]
 
 
@@ -51,7 +48,12 @@ def catalogue() -> str:
         sizes = {"values": values, "indices": indices, "headers": headers}
         text = "; ".join(f"{what} {formula}" for what, formula in sizes.items() if formula != "0")
         lines += [f"--codec {name}  ({kind})", f"    {description}", f"    bytes  {text}"]
-    return "\n".join([*lines, "", *textwrap.wrap(CODEC_NOTE, 100)])
+    if "codec" in Options.choices():
+        from gradwire.compression import KINDS
+
+        note = CODEC_NOTE + "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items()) + "."
+        lines += ["", *textwrap.wrap(note, 100)]
+    return "\n".join(lines)
 
 
 def _block(strategy: type[Strategy]) -> list[str]:

@@ -2,8 +2,9 @@
 
 import gc
 
+from gradwire import options
 from gradwire.core.training import loop
 
-__all__ = ["loop"]
+__all__ = ["loop", "options"]
 
 gc.freeze()  # no rank looks for garbage in what was loaded

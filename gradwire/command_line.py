@@ -24,32 +24,24 @@ python -m gradwire plot results/*.json                    # scores against epoch
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from gradwire.checkpoints import files, replay
-from gradwire.checkpoints.folder import latest
-from gradwire.clusters.mpirun import end_all
-from gradwire.compression import CODECS, NoCodec
 from gradwire.core.records.errors import UsageError, nearest
 from gradwire.core.records.interrupts import guarded as guarded
 from gradwire.core.records.known import listed, read_options, value_of
-from gradwire.core.records.options import OF_THIS_RUN
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.forms import describe
-from gradwire.core.training.catalogue import catalogue
-from gradwire.core.training.names import codec_class, make_strategy, naming, options_from, owners_of, strategy_class
-from gradwire.core.training.options import PANELS, Options, option_names
 from gradwire.core.training.run import run
 from gradwire.core.training.short_help import FIRST, help_of, is_asked_for, short_help
-from gradwire.core.workloads.lookup import NAMING_CODE
-from gradwire.strategies import INSTEAD, STRATEGIES
+from gradwire.names import class_of, default_name, owners_of
+from gradwire.options import Options, option_names
+from gradwire.strategies import INSTEAD
+from gradwire.wings import WINGS
 
 T = TypeVar("T")
-_TITLES = ("run", "data and model", "record", "checkpoint")  # of the panels of --help; tyro adds "options"
-
-_OWN, _CODEC, _MORE = "this_strategy", "this_codec", "more"
+_MORE = "more"
 
 
 def main(
@@ -65,12 +57,15 @@ def main(
         if "--list" in given and builtin is None:
             if len(given) > 1:
                 raise UsageError("--list: stands alone; leave the rest out")
+            from gradwire.catalogue import catalogue  # which loads every strategy
+
             print(listed() or catalogue())
         else:
             run(parse_run(given, builtin, description))
 
     if code := guarded(work):
-        end_all(code)
+        for wing in WINGS:
+            wing.fail(code)
     return code
 
 
@@ -87,54 +82,58 @@ def parse_with(
     `more` is a dataclass of options that the command has beside those of every run; `first`: those that --help shows
     beside the strategy's. Raises UsageError, in one line; SystemExit(0) after --help.
     """
-    recorded = _from_record(given, builtin)
-    before = recorded or Options()
-    name = value_of("--strategy", given)
+    found = (wing.recorded(given, builtin) for wing in WINGS)
+    recorded: Options | None = next((options for options in found if options), None)
+    named = {of: value_of(f"--{of}", given) for of in Options.choices()}
     chosen: dict[str, Any] = {}
     if builtin is not None:
-        if name is not None and name != builtin.name:
-            raise UsageError(f"--strategy {name}: this script runs {builtin.name}; start train.py for the others")
+        if named["strategy"] not in (None, builtin.name):
+            raise UsageError(
+                f"--strategy {named['strategy']}: this script runs {builtin.name}; start train.py for the others"
+            )
         chosen["strategy"] = builtin
-    elif name is not None and before.strategy.name != strategy_class(name).name:
-        chosen["strategy"] = make_strategy(name)
-    if (coder := value_of("--codec", given)) is not None and coder != before.codec.name:
-        chosen["codec"] = codec_class(coder)()
+    for of, name in named.items():
+        if name is not None and of not in chosen:
+            kind = class_of(of, name)
+            if recorded is None or recorded.chosen[of].name != kind.name:
+                chosen[of] = kind()
     if not recorded and (optimizer := value_of("--optimizer", given)) is not None:
         chosen["optimizer"] = optimizer  # on which other defaults depend
     default = dataclasses.replace(recorded, **chosen) if recorded else Options(**chosen)
-    strategy, codec = type(default.strategy), type(default.codec)
-    own = [option.name for one in (strategy, codec, more) for option in dataclasses.fields(one)]  # type: ignore[arg-type]
+    kinds = {of: type(choice) for of, choice in default.chosen.items()}
+    own = [option.name for kind in (*kinds.values(), more) for option in dataclasses.fields(kind)]
     known = ["strategy", *own, *option_names(), "list"]
+    strategy = default.strategy.name
     for option in _names_given(given):
-        if new := INSTEAD.get((strategy.name, option.removeprefix("no_"))):
-            raise UsageError(f"--{option}: {strategy.name} has no such option; take --strategy {new}")
+        if new := INSTEAD.get((strategy, option.removeprefix("no_"))):
+            raise UsageError(f"--{option}: {strategy} has no such option; take --strategy {new}")
         if not _is_known(option, known) and (owners := owners_of(option.removeprefix("no_")) or owners_of(option)):
-            chosen_codec = f" --codec {codec.name}" if dataclasses.fields(codec) else ""
-            raise UsageError(
-                f"--{option}: not an option of --strategy {strategy.name}{chosen_codec}, but of {', '.join(owners)}"
-            )
+            having = {of: kind.name for of, kind in kinds.items() if of == "strategy" or dataclasses.fields(kind)}
+            here = " ".join(f"--{of} {name}" for of, name in having.items())
+            raise UsageError(f"--{option}: not an option of {here}, but of {', '.join(owners)}")
     if twice := [name for name in own if own.count(name) > 1]:
-        raise UsageError(
-            f"--codec {codec.name}: {strategy.name} is a codec itself, with --{twice[0]}; leave --codec out"
-        )
+        of, coder = next((of, kind) for of, kind in reversed(kinds.items()) if twice[0] in _fields(kind))
+        raise UsageError(f"--{of} {coder.name}: {strategy} is a {of} itself, with --{twice[0]}; leave --{of} out")
     refuse_unknown(given, known)
     if is_asked_for(given):
-        is_chosen = name is not None or coder is not None
-        print(_short_help(default, builtin, description, is_chosen, first, (more, *PANELS)))
+        is_chosen = any(name is not None for name in named.values())
+        print(_short_help(default, builtin, description, is_chosen, first, (more, *Options.panels.values())))
         raise SystemExit(0)
     options = read_options(given, _command_line(default, more), description + _about(default))
-    values = {name: value for panel in PANELS for name, value in vars(getattr(options, panel.__name__)).items()}
-    made = Options(
-        strategy=getattr(options, _OWN, default.strategy), codec=getattr(options, _CODEC, default.codec), **values
-    )
-    return made, getattr(options, _MORE, more())
+    values: dict[str, Any] = {}
+    for panel in Options.panels.values():
+        values |= vars(getattr(options, panel.__name__))
+    values |= {of: getattr(options, _this(of), choice) for of, choice in default.chosen.items()}
+    return Options(**values), getattr(options, _MORE, more())
 
 
-_HELPS = {
-    "strategy": f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
-                "--strategy NAME --help shows what NAME has, --list a table of all.",
-    "codec": f"What gradients are sent as: {', '.join(CODECS)}. --codec NAME --help shows what NAME has.",
-}  # fmt: skip
+def _fields(kind: type[Any]) -> list[str]:
+    return [option.name for option in dataclasses.fields(kind)]
+
+
+def _this(choice: str) -> str:
+    """Return the name of the panel of the options that the strategy, or the codec, has."""
+    return f"this_{choice}"
 
 
 def _short_help(
@@ -146,11 +145,11 @@ def _short_help(
     if is_chosen:
         about = _about(default).split("\n\n")
     options: list[tuple[str, str, Any]] = []
-    for owner in (default.strategy, default.codec) if is_chosen or builtin else ():
+    for owner in default.chosen.values() if is_chosen or builtin else ():
         options += [(name, text, getattr(owner, name)) for name, text in help_of(type(owner)).items()]
-    for name, text in _HELPS.items():
+    for name, choice in Options.choices().items():
         if not is_chosen and not (builtin and name == "strategy"):
-            options.append((name, text, getattr(default, name).name))
+            options.append((name, choice.help, default.chosen[name].name))
     own = {option.name: option.default for option in dataclasses.fields(kinds[0])}
     texts = {name: text for kind in kinds for name, text in help_of(kind).items()}
     options += [(name, texts[name], own[name] if name in own else getattr(default, name)) for name in first]
@@ -160,17 +159,32 @@ def _short_help(
 def _command_line(default: Options, more: type[Any]) -> type[Any]:
     """Return a dataclass of the options of a run with this strategy, and more; a field for each panel of --help."""
     fields: list[Any] = [
-        (option, Annotated[str, arg(help=text)], dataclasses.field(default=getattr(default, option).name))
-        for option, text in _HELPS.items()
+        (name, Annotated[str, arg(help=choice.help)], dataclasses.field(default=default.chosen[name].name))
+        for name, choice in Options.choices().items()
     ]
-    panels: list[tuple[str, str, Any]] = [
-        (_OWN, "this strategy's", default.strategy), (_CODEC, "this codec's", default.codec), (_MORE, "cluster", more())
-    ]  # fmt: skip
-    for title, kind in zip(_TITLES, PANELS, strict=True):
-        values = {option.name: getattr(default, option.name) for option in dataclasses.fields(kind)}
-        panels.append((kind.__name__, title, kind(**values)))
+    panels = [(_this(name), f"this {name}'s", choice) for name, choice in default.chosen.items()]
+    panels.append((_MORE, "cluster", more()))
+    for title, kind in Options.panels.items():
+        shown = _without_choices(kind)
+        values = {name: getattr(default, name) for name in _fields(shown)}
+        panels.append((kind.__name__, title, shown(**values)))
     fields += [_panel(*panel) for panel in panels if dataclasses.fields(panel[2])]
     return dataclasses.make_dataclass("CommandLine", fields, frozen=True, kw_only=True)
+
+
+def _without_choices(kind: type[Any]) -> type[Any]:
+    """Return a panel without what is a strategy or a codec, of which the command line has the name."""
+    options, helps = dataclasses.fields(kind), help_of(kind)
+    hints: dict[str, Any] = get_type_hints(kind)
+    if all(option.name not in Options.choices() for option in options):
+        return kind
+    shown: list[Any] = []
+    for option in options:
+        if option.name not in Options.choices():
+            hint: Any = hints[option.name]
+            text = helps[option.name]
+            shown.append((option.name, Annotated[hint, arg(help=text)], dataclasses.field(default=option.default)))
+    return dataclasses.make_dataclass(kind.__name__, shown, frozen=True, kw_only=True)
 
 
 def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
@@ -179,29 +193,14 @@ def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
 
 
 def _about(default: Options) -> str:
-    text, strategy, codec = "", default.strategy, default.codec
-    for owner, defaults in ((strategy, strategy.traits.defaults), (codec, codec.defaults)):
-        if not isinstance(owner, NoCodec):
+    text = ""
+    for name, choice in Options.choices().items():
+        owner = default.chosen[name]
+        if owner.name != default_name(name):
             text += f"\n\n{owner.name}: {describe(type(owner))}"
-        if defaults:
+        if defaults := choice.defaults(owner):
             text += " Its own defaults: " + ", ".join(f"--{name} {value}" for name, value in defaults.items())
     return text
-
-
-def _from_record(arguments: Sequence[str], builtin: Strategy | None) -> Options | None:
-    """Return the options of the checkpoint or run that --resume or --replay names. Raises UsageError."""
-    named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}
-    if path := value_of("--resume", arguments):
-        checkpoint = latest(path)
-        with naming("--resume"):
-            new = ["launcher", "scheduler"]
-            return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new, named)
-    if path := value_of("--replay", arguments):
-        new = [option.name for option in dataclasses.fields(Options) if option.metadata == OF_THIS_RUN]
-        recorded = replay.load(path).options
-        with naming("--replay"):
-            return options_from(recorded, path, builtin, new, named)
-    return None
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:

@@ -8,16 +8,16 @@ import inspect
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.compression import CODECS, Codec, NoCodec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.known import check_name
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.training.options import Options, names_with_strategy_defaults, option_names
+from gradwire.core.training.checks import check_class
 from gradwire.core.workloads.lookup import check_recorded_code, import_user_object
+from gradwire.options import Options
 from gradwire.strategies import STRATEGIES
 
 
@@ -29,26 +29,7 @@ def strategy_class(name: str) -> type[Strategy]:
     found = import_user_object("--strategy", name)
     if not (inspect.isclass(found) and issubclass(found, Strategy)):
         raise UsageError(f"--strategy {name}: is no class derived from strategies.Strategy; derive it")
-    return check_class(found)
-
-
-def check_class(strategy: type[Strategy]) -> type[Strategy]:
-    """Check that a class defines all that a strategy or codec needs. Raises UsageError."""
-    if inspect.isabstract(strategy):
-        missing = ", ".join(sorted(strategy.__abstractmethods__))
-        raise UsageError(f"--strategy {strategy.name}: has no {missing}; define it")
-    if "__dataclass_fields__" not in vars(strategy):
-        raise UsageError(f"--strategy {strategy.name}: decorate the class with @dataclass(kw_only=True)")
-    for option in dataclasses.fields(strategy):
-        if option.name in (*option_names(), "list", "help"):
-            raise UsageError(f"--strategy {strategy.name}: its option {option.name} is one of every run; rename it")
-        if option.default is option.default_factory is dataclasses.MISSING:
-            raise UsageError(f"--strategy {strategy.name}: its option {option.name} has no default; give it one")
-    for name in strategy.traits.defaults:
-        if name not in names_with_strategy_defaults():
-            known = ", ".join(names_with_strategy_defaults())
-            raise UsageError(f"--strategy {strategy.name}: may set defaults of {known} only, not of {name}")
-    return strategy
+    return check_class(found, Options)
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
@@ -61,38 +42,51 @@ def make_strategy(name: str, **options: Any) -> Strategy:
     return strategy(**options)
 
 
-def codec_class(name: str) -> type[Codec]:
-    """Return the class of a codec. Raises UsageError."""
-    check_name("--codec", name, list(CODECS), or_own=False)
-    return CODECS[name]
+def class_of(option: str, name: str) -> type[Any]:
+    """Return the class that an option such as --strategy or --codec names. Raises UsageError."""
+    if option == "strategy":
+        return strategy_class(name)
+    table = Options.choices()[option].table
+    check_name(f"--{option}", name, list(table), or_own=False)
+    return table[name]
 
 
 def owners_of(option: str) -> list[str]:
     """Return the strategies that have this option, and the codecs, each with --codec."""
-    named: dict[str, Any] = {**STRATEGIES, **{f"--codec {name}": codec for name, codec in CODECS.items()}}
-    return [name for name, one in named.items() if option in [field.name for field in dataclasses.fields(one)]]
+    owners = []
+    for of, choice in Options.choices().items():
+        for name in choice.table:
+            with suppress(ModuleNotFoundError):  # it needs a wing that is not here
+                if option in [field.name for field in dataclasses.fields(choice.table[name])]:
+                    owners.append(name if of == "strategy" else f"--{of} {name}")
+    return owners
 
 
-def check_recorded(
-    recorded: Mapping[str, Any], where: object, strategy: type[Strategy], codec: type[Codec]
-) -> dict[str, Any]:
-    """Return the `recorded` options of a run with this strategy and codec, each of its type.
+def check_recorded(recorded: Mapping[str, Any], where: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `recorded` options of a run, each of its type; `chosen`: its strategy, or the class, and its codec.
 
     Raises UsageError, naming `where`; also if the run has another strategy or codec.
     """
-    for option, kind in (("strategy", strategy), ("codec", codec)):
-        if (name := recorded.get(option, NoCodec.name if kind is codec else None)) != kind.name:
+    kinds: dict[str, Any] = {option: one if isinstance(one, type) else type(one) for option, one in chosen.items()}
+    for option, kind in kinds.items():
+        if (name := recorded.get(option, default_name(option))) != kind.name:
             raise UsageError(f"{where}: was made with --{option} {name}, not {kind.name}, which cannot change")
-    types_of = _types(strategy, codec, Options)
-    if unknown := [key for key in recorded if key not in ("strategy", "codec", *types_of)]:
+    types_of = _types(*kinds.values(), Options)
+    if unknown := [key for key in recorded if key not in (*kinds, *types_of)]:
         raise UsageError(
-            f"{where}: has --{unknown[0]}, which {strategy.name} has not: written by another version of this program"
+            f"{where}: has --{unknown[0]}, which {kinds['strategy'].name} has not: written by another version of this "
+            "program"
         )
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
     for option, hint in types_of.items():
         if option in values and not _fits(values[option], hint):
             raise UsageError(f"{where}: has {values[option]!r} for --{option}: not written by this program")
     return values
+
+
+def default_name(option: str) -> str | None:
+    """Return what a record means that says nothing of an option such as --codec; None: it always says it."""
+    return None if option == "strategy" else next(iter(Options.choices()[option].table))
 
 
 def options_from(
@@ -104,15 +98,19 @@ def options_from(
     `builtin` is the only strategy that they may be of, if there is one. `given`: see `check_recorded_code`.
     """
     check_recorded_code(recorded, where, given)
-    strategy = type(builtin) if builtin is not None else strategy_class(str(recorded.get("strategy")))
-    codec = codec_class(str(recorded.get("codec", NoCodec.name)))
-    values = check_recorded(recorded, where, strategy, codec)
-    values = {name: value for name, value in values.items() if name not in ("strategy", "codec", *new)}
-    own, of_codec = (
-        {option.name: values.pop(option.name) for option in dataclasses.fields(kind) if option.name in values}
-        for kind in (strategy, codec)
-    )
-    return Options(strategy=strategy(**own), codec=codec(**of_codec), **values)
+    kinds = {
+        option: type(builtin)
+        if builtin is not None and option == "strategy"
+        else class_of(option, str(recorded.get(option, default_name(option))))
+        for option in Options.choices()
+    }
+    values = check_recorded(recorded, where, kinds)
+    values = {name: value for name, value in values.items() if name not in (*kinds, *new)}
+    chosen: dict[str, Any] = {}
+    for of, kind in kinds.items():
+        own = [option.name for option in dataclasses.fields(kind) if option.name in values]
+        chosen[of] = kind(**{name: values.pop(name) for name in own})
+    return Options(**chosen, **values)
 
 
 @contextmanager
@@ -129,7 +127,7 @@ def _types(*owners: type[Any]) -> dict[str, Any]:
     for owner in owners:
         of_owner = typing.get_type_hints(owner)
         hints |= {option.name: of_owner[option.name] for option in dataclasses.fields(owner)}
-    return {name: hint for name, hint in hints.items() if name not in ("strategy", "codec")}
+    return {name: hint for name, hint in hints.items() if name not in Options.choices()}
 
 
 def _fits(value: object, kind: Any) -> bool:

@@ -1,0 +1,92 @@
+"""Which all-reduce is the fastest for a vector on these ranks: a part of the strategy `all_reduce`.
+
+Where the network is known, in virtual time or by --bandwidth and --latency, the closed forms of `expected.py` decide.
+All-reduces that have none there (for N no power of two, if cards share fairly) are timed, with the best of the others.
+Where the network is not known, all are timed for some milliseconds, on processes the three likeliest; where ranks share
+cores, these are those with the fewest messages in all, not with the shortest chain of them. Of each counts the slowest
+rank, in the median of some blocks of calls. Rank 0 decides, and tells all.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import torch
+
+from gradwire.core.records.machine import usable_cores
+from gradwire.core.strategy.traits import Choice
+from gradwire.core.transports.base import Transport
+from gradwire.core.transports.throttle import IN_ORDER, Rates
+from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
+from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
+
+FASTEST = "fastest"
+_PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5, sharing=IN_ORDER)  # roughly, to find whom to time
+_LIKELIEST, _BLOCKS, _BLOCK_S, _MOST_CALLS = 3, 5, 1e-3, 20
+
+
+def choose(algorithm: str, transport: Transport, vector: torch.Tensor, nbytes: float) -> Choice:
+    """Return on all ranks the all-reduce of this name, or the fastest for `nbytes`, and why.
+
+    If they are timed, `vector` is overwritten.
+    """
+    N, rates = transport.world_size, transport.rates
+    known, us = candidates(N, nbytes, rates or _PROCESSES), dict[str, float]()
+    if algorithm == FASTEST:
+        seconds, why = _compare(transport, vector, known, nbytes)
+        algorithm, us = min(seconds, key=seconds.__getitem__), {name: 1e6 * of for name, of in seconds.items()}
+    else:
+        why = "as --algorithm says"
+    options = asdict(known[algorithm] if algorithm in known else all_reduces()[algorithm]())
+    return Choice(algorithm, options, f"--algorithm {algorithm}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
+
+
+def _compare(
+    transport: Transport, vector: torch.Tensor, known: dict[str, AllReduceSGD], nbytes: float
+) -> tuple[dict[str, float], str]:
+    """Return the seconds of those among which the fastest is, and in words how they were found."""
+    N, rates = transport.world_size, transport.rates
+    forms = {name: expect(kind, N, nbytes, rates) if rates else None for name, kind in known.items()}
+    seconds = {name: of for name, of in forms.items() if of is not None}
+    if len(seconds) == len(known):
+        return seconds, "by the closed forms"
+    best = min(seconds, key=seconds.__getitem__, default=None)
+    timed = {name: kind for name, kind in known.items() if name not in seconds or name == best}
+    why = f"as timed, {best} with those that have no closed form" if best else "as timed"
+    return _time(transport, vector, timed, nbytes), why
+
+
+def _time(
+    transport: Transport, vector: torch.Tensor, known: dict[str, AllReduceSGD], nbytes: float
+) -> dict[str, float]:
+    """Return the seconds of the likeliest to be the fastest; where time is virtual, of all, each called once."""
+    N, vector = transport.world_size, vector[: max(1, round(nbytes) // vector.itemsize)]
+    with transport.recorder.paused():
+        calls, blocks = 1, 1
+        if transport.recorder.time_passes is None:
+            cores = _agree(transport, usable_cores(), lambda of_all: len(set().union(*of_all)))
+            alike = {expect_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
+            known = {alike[of]: known[alike[of]] for of in sorted(alike)[:_LIKELIEST]}  # of those alike the first
+            calls, blocks = max(1, min(_MOST_CALLS, int(_BLOCK_S / min(alike)))), _BLOCKS
+        spans: dict[str, list[float]] = {name: [] for name in known}
+        for name in [*known] * (blocks + 1):  # the first block warms up
+            known[name].transport = transport
+            transport.barrier()
+            t0 = transport.now()
+            for _ in range(calls):
+                known[name].all_reduce(vector, 0)
+            transport.barrier()
+            spans[name].append((transport.now() - t0) / calls)
+        return _agree(transport, spans, lambda of_all: {name: median(of[1:]) for name, of in of_all[0].items()})
+
+
+def _agree(transport: Transport, own: Any, decide: Callable[[list[Any]], Any]) -> Any:
+    """Return on all ranks what rank 0 makes of what each has."""
+    if transport.rank:
+        transport.isend(own, 0, "to choose")
+        return transport.recv(0, "chosen").object
+    found = decide([own, *(transport.recv(peer, "to choose").object for peer in transport.peers)])
+    for peer in transport.peers:
+        transport.isend(found, peer, "chosen")
+    return found

@@ -38,6 +38,7 @@ from gradwire.names import make_strategy
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import period
+from gradwire.virtual_time.handling import Handling
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.steps import Sizes, Steps, StepsJob, seconds_of_a_step, take_steps
 from strategies import Strategy
@@ -79,6 +80,8 @@ class Clock:
     latency: float = 0.0  # seconds
     copying: float = 0.0  # seconds a byte
     jitter: float = 0.0
+    handling: Handling | None = None  # of a message, beside `copying`
+    acknowledged: float = 0.0  # see Network
 
     def simulate(self, point: Point, steps: int) -> float:
         """Return the seconds of a step in virtual time."""
@@ -86,9 +89,15 @@ class Clock:
         layout = layout_of(model)
         sizes = Sizes(layout.n, 0, layout, tuple(p.numel() / layout.n for p in model.parameters()))
         network = ClusterOptions().make_network(replace(options, latency=f"{self.latency * 1e9:.0f}ns"))
+        network.acknowledged = self.acknowledged
         phases = self.phases[f"{point.network} {point.strategy.name}"]
         time = VirtualTime(
-            network, Compute(options, phases), compute=False, cores=len(usable_cores()), copying=self.copying
+            network,
+            Compute(options, phases),
+            compute=False,
+            cores=len(usable_cores()),
+            copying=self.copying,
+            handling=self.handling,
         )
         job = StepsJob(options, sizes, BATCH, steps)
         results = time.launch(
@@ -116,7 +125,7 @@ def of_a_step(results: list[Steps], point: Point) -> tuple[float, list[float]]:
     return seconds, each.tolist()
 
 
-def measure_kernel(grid: list[Point], steps: list[int]) -> list[list[Steps]]:
+def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]:
     """Return what the ranks of each point returned; all have one number of ranks and one bandwidth."""
     n, mbit = grid[0].n, grid[0].mbit
     with tempfile.TemporaryDirectory() as folder, namespaces(n) as made:

@@ -38,7 +38,7 @@ from gradwire.core.records.machine import usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Setup
-from strategies.all_reduce.all_reduce import choose
+from strategies.all_reduce.choosing import FASTEST, choose
 from strategies.all_reduce.expected import all_reduces
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.recursive_doubling import recursive_doubling
@@ -94,7 +94,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
     """Return which all-reduce was chosen, and the seconds of each side's blocks."""
     N = transport.world_size
     ours = transport.allocate(numel)
-    choice = choose(transport, ours, ours.nbytes)
+    choice = choose(FASTEST, transport, ours, ours.nbytes)
     chosen = all_reduces()[choice.taken](**choice.options)
     chosen.transport = transport
     sides: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any]]] = {

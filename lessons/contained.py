@@ -107,7 +107,7 @@ def _fork(before: Callable[[], None], path: str, arguments: Sequence[str], descr
                 with suppress(OSError):
                     os.close(descriptor)
         before()
-        exec(arguments[-1], {})
+        exec(arguments[list(arguments).index("-c") + 1], {})
     finally:
         os._exit(1)
 

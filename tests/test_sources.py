@@ -36,7 +36,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "torch_scripts": ("every_order", "networks", "virtual_time"),
-    "virtual_time": ("compression", "diagnosis", "networks", "pictures", "sharding", "torch_scripts"),
+    "virtual_time": ("clusters", "compression", "diagnosis", "networks", "pictures", "sharding", "torch_scripts"),
 }
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 FROM_CORE = {

@@ -65,11 +65,9 @@ def test_without_a_wing_its_options_are_gone_and_all_else_works(wing: str, tmp_p
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "gradwire" / wing)
     options = [option.name for option in dataclasses.fields(PANELS[wing])] if wing in PANELS else []
-    done = call(tmp_path, WITHOUT, json.dumps(options), root=tmp_path)
+    done = call(tmp_path, WITHOUT + LOOP.replace("range(500)", "range(3)"), json.dumps(options), root=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("there is no such option") == len(options), done.stderr
-    done = call(tmp_path, LOOP.replace("range(500)", "range(3)"), root=tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_option_is_of_the_core_or_of_a_wing_that_says_so() -> None:

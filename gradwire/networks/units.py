@@ -4,6 +4,9 @@ import re
 
 PAYLOAD = 1448 / 1514
 """The part of a bandwidth that messages get: of a full Ethernet frame, 66 bytes are headers (Ethernet, IP, TCP)."""
+ACKNOWLEDGED = 66 / (2 * 1514)
+"""What of a message's time on a card its acknowledgements take of the card the other way: a frame of 66 bytes for two
+full frames, as TCP delays them. As in `PAYLOAD`, preambles and gaps do not count."""
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 _MOST = 1e18  # far from where numbers get inexact

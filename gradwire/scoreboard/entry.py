@@ -21,9 +21,10 @@ from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.training.rank import Orders
 from gradwire.core.transports.messages import Work
+from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import blamed_on
-from gradwire.options import Options
 from gradwire.scoreboard.clusters import RANKS
 from gradwire.scoreboard.rules import check_file, options_in
 from gradwire.strategies import STRATEGIES
@@ -86,13 +87,14 @@ class Entry:
         """Return the job of a run in which each rank has a module of its own."""
         return dataclasses.replace(job, work=partial(self._train, job.work)) if self.is_own else job
 
-    def _train(self, work: Any, transport: Any, report: Any, options: Options, *others: Any) -> Any:
+    def _train(self, work: Any, transport: Any, report: Any, orders: Orders, data: Data) -> Any:
         module, _, kind = self.name.partition(":")
-        given = options.strategy
+        given = orders.options.strategy
         fields = [field.name for field in dataclasses.fields(given) if field.init]
         values = {name: copy.deepcopy(getattr(given, name)) for name in fields}
         own = vars(self._execute(module))[kind](**values)
-        return work(transport, report, dataclasses.replace(options, strategy=own), *others)
+        options = dataclasses.replace(orders.options, strategy=own)
+        return work(transport, report, dataclasses.replace(orders, options=options), data)
 
     def _execute(self, name: str) -> ModuleType:
         module = ModuleType(name)

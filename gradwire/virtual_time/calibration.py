@@ -1,10 +1,10 @@
-"""How long the phases of a step take: timed on this machine, or counted in floating-point operations."""
+"""How long the phases of a step take, and a message: timed on this machine, or counted in floating-point operations."""
 
 import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,6 +24,7 @@ from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.options import Options
+from gradwire.virtual_time.handling import Handling, handling_of, measure_handling
 
 T = TypeVar("T")
 _REPEATS = 15
@@ -55,7 +56,6 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     """
     if any(isinstance(given, UserObject) for given in (options.model, options.optimizer, data.task)):
         return time_phases(options, data)
-    path = Path(options.results_dir) / CALIBRATION
     samples = len(part_of_a_step(options, data))
     own = options.strategy.cost().code
     about = {
@@ -69,11 +69,22 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
     if data.task != tasks.CLASSIFICATION:  # of which there are calibrations without a name
         about["task"] = data.task
     about |= {name: given for name in ("decay", "amp") if (given := getattr(options, name)) != getattr(Options(), name)}
-    key = json.dumps(about)
+    return _kept(options, about, lambda: time_phases(options, data))
+
+
+def calibrated_handling(options: Options) -> Handling:
+    """Return what was measured on this machine for a message, now or in an earlier run. Raises RunFailed."""
+    about = {"messages": "gloo", "torch": torch.__version__, "cpu": machine()["cpu"]}
+    return handling_of(_kept(options, about, measure_handling))
+
+
+def _kept(options: Options, about: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Return what the run's folder has kept about something; if it has nothing, measure and keep it."""
+    path, key = Path(options.results_dir) / CALIBRATION, json.dumps(about)
     try:
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if key not in known:
-            known[key] = time_phases(options, data)
+            known[key] = measure()
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_atomically(path) as unfinished:
                 unfinished.write_text(json.dumps(known, indent=1), encoding="utf-8")
@@ -81,10 +92,10 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
         raise RunFailed(f"cannot read or write {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         raise UsageError(f"--results_dir: {path} holds no calibration ({one_line(error)}); delete it") from error
-    phases = known[key]
-    if not isinstance(phases, dict) or not all(type(value) is float and value >= 0 for value in phases.values()):
+    found = known[key]
+    if not isinstance(found, dict) or not all(type(value) is float and value >= 0 for value in found.values()):
         raise UsageError(f"--results_dir: {path} holds no calibration; delete it")
-    return phases
+    return found
 
 
 def time_phases(options: Options, data: Data) -> dict[str, float]:

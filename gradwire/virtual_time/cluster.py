@@ -18,11 +18,12 @@ from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
 from gradwire.networks.card import Card
-from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
+from gradwire.networks.units import ACKNOWLEDGED, PAYLOAD, bytes_per_second, seconds
 from gradwire.networks.wing import check_ranks, read_unit
 from gradwire.options import Options
 from gradwire.strategies import STRATEGIES
-from gradwire.virtual_time.calibration import calibrated, count_flops
+from gradwire.virtual_time.calibration import calibrated, calibrated_handling, count_flops
+from gradwire.virtual_time.handling import Handling
 from gradwire.virtual_time.launcher import Death
 from gradwire.virtual_time.network import Linked, Network, OneSwitch, Racks
 
@@ -107,7 +108,8 @@ class ClusterOptions(NetworkOptions):
 
     compute: str | None = None
     """What the forward and backward pass of a step take, one third and two thirds of it; nothing else takes time.
-    Default: every phase as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json."""
+    Default: as timed on one core of this machine, once, and kept in RESULTS_DIR/calibration.json: every phase, and the
+    handling of a message; and acknowledgements take a part of the cards the other way."""
     coding: str | None = None
     """With --compute or --flops: what it takes to encode one gradient, or to decode one. Default: no time."""
     flops: float | None = None
@@ -119,6 +121,17 @@ class ClusterOptions(NetworkOptions):
     as 1GB/s. Default: copying takes no time."""
     kill: tuple[str, ...] = ()
     """Workers that die: RANK@TIME, such as 3@1.5s; RANK@TIME-TIME: it is started again at the second time."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether what takes time is as measured, and not given."""
+        return self.compute is None and self.flops is None
+
+    def make_network(self, options: Options) -> Network:
+        """See NetworkOptions. What is calibrated is measured over TCP, which acknowledges."""
+        network = super().make_network(options)
+        network.acknowledged = ACKNOWLEDGED if self.is_calibrated and self.sharing == FAIR else 0.0
+        return network
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
         """Return who dies when. Raises UsageError."""
@@ -188,6 +201,14 @@ def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict
     """Return the seconds of each phase of a step, on a rank that is not slow. Raises UsageError, RunFailed."""
     given = cluster.given_seconds(lambda: count_flops(options, data))
     return calibrated(options, data) if given is None else given
+
+
+def handling(cluster: ClusterOptions, options: Options) -> Handling | None:
+    """Return what a message takes of a rank's core; None: nothing. Raises UsageError, RunFailed."""
+    if not cluster.is_calibrated:
+        return None
+    found = calibrated_handling(options)
+    return found if cluster.copying is None else dataclasses.replace(found, send_byte=0.0, receive_byte=0.0)
 
 
 class Compute:

@@ -14,6 +14,7 @@ from gradwire.core.launchers.failures import Failure, do_work, explain, failure_
 from gradwire.core.launchers.launcher import Job, Launcher
 from gradwire.core.launchers.local import allow_open_files
 from gradwire.core.transports.messages import PeerLost
+from gradwire.virtual_time.handling import Handling
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock, Killed, Ranks
 from gradwire.virtual_time.sharing import Cores, Fair
@@ -46,6 +47,7 @@ class VirtualTime:
     compute: bool = True  # whether the ranks draw random numbers and compute gradients; else they are switched faster
     cores: int | None = None  # of one machine, on which all ranks run; None: each has a machine of its own
     copying: float = 0.0  # seconds a byte that a message takes of these: see `Cores`
+    handling: Handling | None = None  # of messages, by the core of a rank; None: it takes no time
     member: type[Simulated] = Simulated  # of which each rank is one
     world: World | None = field(default=None, init=False)
     ranks: Ranks | None = field(default=None, init=False)
@@ -82,7 +84,7 @@ class VirtualTime:
         allow_open_files(world_size + _OTHER_FILES, f"--n_gpus {world_size}")  # each may write its events
         self.world = world = World(self.network, self.compute)
         self.ranks = ranks = Ranks(world, world_size)
-        ranks.seconds = self.seconds
+        ranks.seconds, ranks.handling = self.seconds, self.handling
         if self.copying and not (self.cores and isinstance(world.sharing, Fair)):
             raise ValueError("copying: a part of cores, where messages share cards fairly")
         if self.cores:

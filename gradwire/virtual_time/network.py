@@ -33,6 +33,7 @@ class Network(ABC):
     sharing: str = field(default=FAIR, kw_only=True)
     late: float = field(default=1.0, kw_only=True)  # where cards are shared fairly: see Card
     overhead: float = field(default=0.0, kw_only=True)
+    acknowledged: float = field(default=0.0, kw_only=True)  # of a message's bytes, what passes its way back meanwhile
     sends: list[Card] = field(init=False)
     receives: list[Card] = field(init=False)
 
@@ -48,8 +49,9 @@ class Network(ABC):
     def share(self, agenda: Agenda) -> Sharing:
         """Return what lets messages pass the cards, which are made anew, by the agenda of a run."""
         self.__post_init__()
-        kind = InOrder if self.sharing == IN_ORDER else Fair
-        return kind(agenda, self.delay)
+        if self.sharing == IN_ORDER:
+            return InOrder(agenda, self.delay)
+        return Fair(agenda, self.delay, self.acknowledged)
 
     def way(self, src: int, dst: int) -> tuple[int, int]:
         """Return whose messages wait for each other, and have a latency: those from one rank to another."""

@@ -16,6 +16,7 @@ from gradwire.core.transports.base import CLOSED, NO_LIMIT, Transport
 from gradwire.core.transports.inbox import ANY, STEPS_TAKEN, Tags, named
 from gradwire.core.transports.messages import Message, PeerReturned
 from gradwire.core.transports.throttle import Rates
+from gradwire.virtual_time.handling import Handling
 from gradwire.virtual_time.sharing import Cores
 from gradwire.virtual_time.world import World
 
@@ -39,6 +40,7 @@ class Ranks:
         self.transports: dict[int, Member] = {}
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
         self.cores: Cores | None = None  # None: each rank has a core of its own
+        self.handling: Handling | None = None  # None: messages take nothing of a core
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
         self.waiters: defaultdict[int, list[Member]] = defaultdict(list)  # who ever waits for a rank, or for ANY

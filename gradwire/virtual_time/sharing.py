@@ -42,7 +42,8 @@ class Flow:
     nbytes: float
     left: Callable[[float], None] | None
     arrive: Callable[[], None]
-    passed: int = 0  # of the cards
+    back: Sequence[Card] = ()  # which its acknowledgements pass
+    passed: int = 0  # of all these cards
 
 
 class Sharing(ABC):
@@ -84,8 +85,11 @@ class InOrder(Sharing):
 class Fair(Sharing):
     """All messages that pass a card share it, by the weights that the card gives them."""
 
-    def __init__(self, agenda: Agenda, delay: Callable[[int, int], float] = lambda src, dst: 0.0) -> None:
+    def __init__(
+        self, agenda: Agenda, delay: Callable[[int, int], float] = lambda src, dst: 0.0, acknowledged: float = 0.0
+    ) -> None:
         super().__init__(agenda, delay)
+        self._acknowledged = acknowledged  # of a message's bytes, those that pass the cards back
         self._ways: dict[tuple[int, int], deque[Flow] | None] = {}  # that are busy, and what waits for each
 
     def send(self, flow: Flow, at: float) -> None:
@@ -106,14 +110,15 @@ class Fair(Sharing):
         """Let a message enter all its cards."""
         time = self._agenda.time
         new: list[Card] = []
-        for card in flow.cards:
-            end = card.join(flow.nbytes, time, flow)
-            if end < card.due:
-                card.due = end
-                if new and new[-1].due != end:
-                    self._agenda.at(new[-1].due, partial(self._look, new))
-                    new = []
-                new.append(card)
+        for cards, nbytes in ((flow.cards, flow.nbytes), (flow.back, flow.nbytes * self._acknowledged)):
+            for card in cards:
+                end = card.join(nbytes, time, flow)
+                if end < card.due:
+                    card.due = end
+                    if new and new[-1].due != end:
+                        self._agenda.at(new[-1].due, partial(self._look, new))
+                        new = []
+                    new.append(card)
         if new:
             self._agenda.at(new[-1].due, partial(self._look, new))
 
@@ -133,7 +138,7 @@ class Fair(Sharing):
         if flow.left and card is flow.cards[0]:
             flow.left(self._agenda.time)
         flow.passed += 1
-        if flow.passed < len(flow.cards):
+        if flow.passed < len(flow.cards) + len(flow.back):
             return
         self._agenda.at(self._agenda.time + self._delay(*flow.way), flow.arrive)
         waiting = self._ways[flow.way]

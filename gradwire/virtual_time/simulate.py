@@ -97,6 +97,9 @@ class Simulation:
         lines = [
             f"not killed     rank {death.rank}: the run had ended before {death.time:g} virtual s" for death in late
         ]
+        if self.time.handling:
+            percent = 100 * self.time.network.acknowledged
+            lines.append(f"a message       {self.time.handling.text()}; acknowledgements {percent:.1f} %")
         return "\n".join([*lines, clusters.busiest(self.cards)])
 
 
@@ -144,7 +147,11 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
     phases = clusters.phase_seconds(cluster, options, data)
     card = {"bandwidth": options.bandwidth, "latency": options.latency}
     facts = {"cluster": {**card, **dataclasses.asdict(cluster), "phase_seconds": phases}}
-    time = VirtualTime(network, clusters.Compute(options, phases), deaths, facts, **cluster.machine())
+    if handling := clusters.handling(cluster, options):
+        facts["cluster"] |= {"message_seconds": dataclasses.asdict(handling), "acknowledged": network.acknowledged}
+    time = VirtualTime(
+        network, clusters.Compute(options, phases), deaths, facts, **cluster.machine(), handling=handling
+    )
     table = run(options, quiet, time.launcher())
     step = sum(seconds for name, seconds in phases.items() if name not in ("encode", "decode"))
     return Simulation(options, table, time, len(part_of_a_step(options, data)) / step if step else math.inf)

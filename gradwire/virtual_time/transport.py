@@ -11,7 +11,7 @@ for what from whom.
 import pickle
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -79,6 +79,9 @@ class Simulated(Member):
             nbytes = len(payload)
             message = Message(self.rank, tag, None, payload, nbytes, n)
         message.order = (sent, 0)
+        if self.ranks.handling:
+            self.work(self.ranks.handling.to_send(nbytes))
+            self._check_alive()
         self.on_the_way += 1
         arrive = partial(self._deliver, message, dst, self.ranks.lives[dst])
         work: Work = Delivered()
@@ -89,7 +92,8 @@ class Simulated(Member):
         cards: Sequence[Card] = self.network.path(self.rank, dst)
         if self.ranks.cores:
             cards = (*cards, *self.ranks.cores.copies)
-        self.world.sharing.send(Flow(self.network.way(self.rank, dst), cards, nbytes, left, arrive), self.clock)
+        back = self.network.path(dst, self.rank) if self.network.acknowledged else ()
+        self.world.sharing.send(Flow(self.network.way(self.rank, dst), cards, nbytes, left, arrive, back), self.clock)
         return work, nbytes
 
     def _deliver(self, message: Message, dst: int, life: int) -> None:
@@ -100,6 +104,19 @@ class Simulated(Member):
             self.arrived()
 
     # Receiving
+
+    @overload
+    def recv(self, src: int, tag: Tags, timeout: None = None) -> Message: ...
+
+    @overload
+    def recv(self, src: int, tag: Tags, timeout: float) -> Message | None: ...
+
+    def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
+        """See Transport."""
+        message = super().recv(src, tag, timeout)
+        if message is not None and self.ranks.handling:
+            self.work(self.ranks.handling.to_receive(message.nbytes))
+        return message
 
     def _look(self, src: int) -> bool:
         if src == ANY:  # what a single rank has sent keeps its order: there is nothing to choose

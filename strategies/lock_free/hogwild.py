@@ -10,8 +10,7 @@ are rare; here gradients are dense, and every update writes all of x. There step
 an optimizer of its own for the common x, whose state (momentum, Adam's moments) knows this rank's gradients alone.
 
 An epoch ends when all ranks together have the samples of the training set: fast ones give more of them than slow ones,
-and for a dead one the others do, each from its own part of the batches to come. Each counts in its own place of a
-shared vector, so no count is lost.
+and for a dead one the others do, each from its own part of the batches to come: see `shared_counts.py`.
 
 `count_lost` measures the lost updates of an epoch: see `lost_updates.py`.
 """
@@ -28,6 +27,7 @@ from gradwire.core.strategy.living import ROOT, Living
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import NOTHING, SURVIVED, Cost, Traits, Weight
 from strategies.lock_free.lost_updates import LostUpdates
+from strategies.lock_free.shared_counts import SharedCounts
 
 
 @dataclass(kw_only=True)
@@ -59,13 +59,55 @@ class Hogwild(Strategy):
         """Share x and the counts."""
         replica, transport = self.replica, self.transport
         self.living = Living(transport, self.descent)
-        self.counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
-        self.keep("done", self.counts, counted=False)
-        self.n_samples, self.n_updates = self.counts[:, transport.rank]  # the places of this rank
+        counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
+        self.keep("done", counts, counted=False)
+        self.counts = SharedCounts(counts, transport.rank, self.descent)
         replica.point_at(self.share_x())
         self.descent.optimize(*replica.parameters)
         replica.collects = self.count_lost
         self.lost = LostUpdates(replica.x, transport, self.descent) if self.count_lost else None
+
+    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
+        """Its own steps, one after the other, until all together have the samples."""
+        updates = self.counts.read()
+        while not self.descent.is_over:
+            yield updates[self.transport.rank]
+            updates = self.counts.read()
+
+    def step(self, n_samples: int) -> None:
+        """x <- optimizer(x, g_k), in place: each tensor with its gradient where the backward pass has made it."""
+        if self.lost:
+            self.lost.step(self.replica.collect(), n_samples)
+        else:
+            self.replica.collect_in_place()
+            self.descent.step(None, n_samples)
+        self.counts.add(n_samples)
+        self.replica.zero_grad()
+
+    def finish(self) -> None:
+        """Wait until all living ranks have stopped writing x and rank 0 has measured. Average the buffers."""
+        written = self.lost.written if self.lost else None
+        all_lived = self.living.reduce(written, "increments")
+        if self.transport.rank == ROOT:
+            self.counts.read()
+            self.measure(all_lived)
+        if written is not None:
+            written.zero_()
+        self.living.average(self.replica.b, "buffers")
+        if (counts := self.replica.counts).numel():
+            self.living.maximize(counts, "counts")
+            self.replica.counts = counts
+
+    def measure(self, all_lived: bool) -> None:
+        """Measure on rank 0, while no rank writes: the lost updates of the epoch."""
+        if self.lost:
+            self.lost.measure(self.total_x(), all_lived)
+
+    def total_x(self) -> torch.Tensor:
+        """Return x [n] in float64: a copy."""
+        return self.replica.x.to(torch.float64, copy=True)
+
+    # What all share
 
     def share_x(self) -> torch.Tensor:
         """Return the x [n] that this rank shares, with rank 0's initial value."""
@@ -90,63 +132,7 @@ class Hogwild(Strategy):
         self.living.broadcast(others, "initial others")
         self.replica.others = others
 
-    # An epoch
-
-    def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
-        """Its own steps, one after the other, until all together have the samples."""
-        updates = self.note_counts()
-        while not self.descent.is_over:
-            yield updates[self.transport.rank]
-            updates = self.note_counts()
-
-    def step(self, n_samples: int) -> None:
-        """x <- optimizer(x, g_k), in place: each tensor with its gradient where the backward pass has made it."""
-        if self.lost:
-            self.lost.step(self.replica.collect(), n_samples)
-        else:
-            self.replica.collect_in_place()
-            self.descent.step(None, n_samples)
-        self.n_samples += n_samples
-        self.n_updates += 1
-        self.replica.zero_grad()
-
-    def note_counts(self) -> list[int]:
-        """Take over what all ranks have counted; return the updates of each."""
-        samples, updates = self.counts.tolist()
-        self.descent.samples = self.descent.processed = sum(samples)
-        self.descent.version = sum(updates)
-        return updates
-
-    def finish(self) -> None:
-        """Wait until all living ranks have stopped writing x and rank 0 has measured. Average the buffers."""
-        written = self.lost.written if self.lost else None
-        all_lived = self.living.reduce(written, "increments")
-        if self.transport.rank == ROOT:
-            self.note_counts()
-            self.measure(all_lived)
-        if written is not None:
-            written.zero_()
-        self.living.average(self.replica.b, "buffers")
-        if (counts := self.replica.counts).numel():
-            self.living.maximize(counts, "counts")
-            self.replica.counts = counts
-
-    def measure(self, all_lived: bool) -> None:
-        """Measure on rank 0, while no rank writes: the lost updates of the epoch."""
-        if self.lost:
-            share = self.lost.share(self.total_x())
-            meters = self.transport.recorder.meters
-            meters.pop("lost_updates", None)
-            if all_lived:
-                meters["lost_updates"] = share
-
-    def total_x(self) -> torch.Tensor:
-        """Return x [n] in float64: a copy."""
-        return self.replica.x.to(torch.float64, copy=True)
-
-    # Checkpoints
-
     def state_dict(self) -> dict[str, Any]:
-        """Take over what all ranks have counted first."""
-        self.note_counts()
+        """Of what all ranks have done in this moment."""
+        self.counts.read()
         return super().state_dict()

@@ -109,7 +109,7 @@ class HogwildPP(Hogwild):
         C, cluster = len(self.xs), self.members[self.i]
         if C == 1 or self.transport.rank != cluster[0] or int(self.token) != self.i:
             return
-        made = int(self.counts[1, cluster[0] : cluster[-1] + 1].sum())
+        made = int(self.counts.of_ranks[1, cluster[0] : cluster[-1] + 1].sum())
         if self.pass_at is None:
             self.pass_at = made + self.sync_delay
             self.exchange_with_next()

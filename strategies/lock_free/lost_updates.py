@@ -25,7 +25,7 @@ class LostUpdates:
         self.x, self.apart = x, torch.empty_like(x)
         self.written = transport.allocate(x.numel() + 1, torch.float64)
         self.start = torch.zeros(0)
-        self._descent = descent
+        self._descent, self._meters = descent, transport.recorder.meters
         descent.optimize(self.apart)
 
     def step(self, g: torch.Tensor, n_samples: int) -> None:
@@ -44,8 +44,10 @@ class LostUpdates:
         self.written[:-1].add_(increment)
         self.written[-1].add_(increment.abs().sum(dtype=torch.float64))
 
-    def share(self, x: torch.Tensor) -> float:
-        """Return lost_updates, with `written` of all ranks, and begin the next epoch at `x` [n]."""
+    def measure(self, x: torch.Tensor, all_lived: bool) -> None:
+        """Set the meter, with `written` of all ranks, and begin the next epoch at `x` [n]."""
         lost = (self.written[:-1] - (x - self.start)).abs().sum()
         self.start = x
-        return float(lost / self.written[-1]) if self.written[-1] else 0.0
+        self._meters.pop("lost_updates", None)
+        if all_lived:
+            self._meters["lost_updates"] = float(lost / self.written[-1]) if self.written[-1] else 0.0

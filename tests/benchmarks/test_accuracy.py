@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import accuracy, handling
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
 from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.points import Point, build
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import usable_cores
 from gradwire.core.strategy.replica import layout_of
+from gradwire.virtual_time.handling import Handling
+from gradwire.virtual_time.steps import Steps
 from strategies import AsyncParamServer, ParamServer, RingAllReduce
 
 PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
@@ -74,3 +77,21 @@ def test_ranks_in_namespaces_train_for_some_steps() -> None:
     assert [len(one.ends) for one in results] == [3, 3]
     nbytes = 4 * (784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
     assert [one.nbytes for one in results] == [3 * nbytes] * 2
+
+
+def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a second that a message takes of a core at each end, and of a link that does not count."""
+    given = {name: 0.0 if name.endswith("byte") else 1.0 for name in Handling.__dataclass_fields__}
+    monkeypatch.setattr(handling, "measure_handling", lambda: given)
+    monkeypatch.setattr(accuracy, "usable_cores", lambda: {0, 1})
+    monkeypatch.setattr(handling, "time_phases", lambda *_: {"forward": 9.0, "update": 1.0})
+    ends = tuple(5.0 * i for i in range(1, 4))
+    measured = [Steps(0.0, ends, ends[-1], 0, 0, 0)] * 2
+    monkeypatch.setattr(handling, "measure_kernel", lambda grid, steps: [measured])
+    settings = handling.HandlingSettings(repeats=2, ranks=(2,), mbit=1_000_000, strategies=("ring_all_reduce",))
+    (row,) = handling.measure(settings)
+    assert row["plain_ms"] == pytest.approx(1000, rel=0.01)
+    assert row["calibrated_ms"] == pytest.approx(5000, rel=0.01), "the update, and two messages there and back"
+    assert (row["measured_ms"], row["plain_error"]) == (pytest.approx(5000), "-80.0 %")

@@ -40,7 +40,7 @@ Kind = type[Strategy]
 
 
 def test_the_class_is_found_by_its_name_and_its_files_are_its_source(kind: Kind) -> None:
-    assert strategy_class(kind.name) is check_class(kind) is kind
+    assert strategy_class(kind.name) is check_class(kind, Options) is kind
     made: Kind = dataclasses.dataclass(type(kind.__name__, (kind,), {"__module__": kind.__module__}))
     assert forms.sources(made) == forms.sources(kind), "the functions that dataclass makes are no source"
     assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name

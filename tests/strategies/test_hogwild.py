@@ -59,7 +59,7 @@ def counted(rank: Rank) -> tuple[list[int], list[list[int]], float, float]:
             steps.append(i)
             rank.take(i)
         strategy.finish()
-    return steps, strategy.counts.tolist(), strategy.descent.samples, strategy.descent.processed
+    return steps, strategy.counts.of_ranks.tolist(), strategy.descent.samples, strategy.descent.processed
 
 
 def test_no_count_is_lost_and_together_they_have_the_samples() -> None:

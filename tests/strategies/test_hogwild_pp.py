@@ -137,7 +137,7 @@ def resumed(transport: Transport) -> list[Any]:
     found: list[Any] = []
     one: Any
     for one in (rank.strategy, again.strategy):
-        found.append([vector.tolist() for vector in (*one.xs, *one.us, one.token, one.model(), one.counts)])
+        found.append([vector.tolist() for vector in (*one.xs, *one.us, one.token, one.model(), one.counts.of_ranks)])
     transport.barrier()
     return found
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 now = time.perf_counter  # seconds of a clock that all processes of this machine share
 sleep = time.sleep
 cpu_seconds = time.thread_time  # seconds that the calling thread has computed
+process_seconds = time.process_time  # seconds that all threads of this process have computed
 
 SLICE_S = 0.25  # a wait with a limit looks at the clock again after at most this
 

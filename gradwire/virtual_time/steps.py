@@ -15,14 +15,15 @@ from torch import nn
 
 from gradwire.compression import Layout
 from gradwire.compression.wing import AFTER_WARM_UP
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.traits import Choice
+from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.options import Options
-from gradwire.sharding.blocks import Block
+from gradwire.sharding.blocks import blocks_of, cut
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,6 @@ class HollowReplica(Replica):
         """See Replica."""
         self.parameters[0].grad = self._gradients[0]
 
-    def blocks(self, names: str) -> list[Block]:
-        """See Replica: each tensor is one."""
-        if names:  # it has no modules
-            return super().blocks(names)
-        pairs = zip(self.layout.names, self.layout.slices, strict=True)
-        return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
-
     def give(self, block: Block, vector: torch.Tensor) -> None:
         """See Replica."""
 
@@ -136,6 +130,15 @@ class HollowReplica(Replica):
             self._copies[i:] = []
 
 
+@cut.register
+def _tensors(replica: HollowReplica, names: str) -> list[Block]:
+    """Return the blocks of a replica without modules: each tensor is one."""
+    if names:
+        return blocks_of(replica.model, replica.layout, names)
+    pairs = zip(replica.layout.names, replica.layout.slices, strict=True)
+    return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
+
+
 class Hollow(nn.Module):
     """A model of which a strategy sees all there is: vectors of these lengths."""
 
@@ -166,9 +169,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
         replica = Replica(network, transport)
     else:
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
-    strategy.start(
-        replica, transport, options.make_optimizer(), options.clip_norm, seed=options.seed, **options.start_arguments()
-    )
+    strategy.start(replica, transport, options.make_optimizer(), options.settings(), **options.start_arguments())
     recorder.shares = job.sizes.shares
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
@@ -207,16 +208,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     if not strategy.traits.asynchronous and "server" not in roles:
         transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
-    return Steps(
-        begun,
-        tuple(ends),
-        ended,
-        messages,
-        nbytes,
-        strategy.state_bytes,
-        use,
-        strategy.choice,
-    )
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, use, choice_of(strategy))
 
 
 def _meet(transport: Transport) -> None:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
-from gradwire.sharding.blocks import Block
+from gradwire.core.strategy.blocks import Block
 
 
 class OnBlocks:

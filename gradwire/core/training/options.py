@@ -15,6 +15,7 @@ from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUM
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.training.optimizers import OPTIMIZERS, factory, schedule
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.lookup import UserObject
@@ -270,6 +271,10 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
     def is_replay(self) -> bool:
         """Whether the order of messages is that of another run."""
         return False
+
+    def settings(self) -> RunSettings:
+        """Return what a strategy is told of the run."""
+        return RunSettings(self.clip_norm, seed=self.seed)
 
     def start_arguments(self) -> dict[str, Any]:
         """Return what `Strategy.start` is given beside what every run has."""

@@ -80,10 +80,7 @@ class Replica(Passes):
         return self.model
 
     def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
-        """Announce the next piece of a step's gradient, and whether it `is_last`.
-
-        The loss is a mean over `n` of the `n_of_all` in the global batch, as far as is known.
-        """
+        """Announce the next piece of a gradient: its loss is a mean over `n` of the batch's `n_of_all`, as is known."""
 
     def recount(self, n: int, expected: int) -> None:
         """Say before the last backward pass that `n` it is, where n may vary: scale what the pieces before gave."""
@@ -131,10 +128,10 @@ class Replica(Passes):
 
     def collect_one(self, i: int) -> None:
         """Copy the gradient of parameter `i` to its place in g."""
-        parameter, view = self.parameters[i], self._gradients[i]
-        if parameter.grad is not view:
+        view = self._gradients[i]
+        if self.parameters[i].grad is not view:
             self._copy_gradient(i, view)
-        parameter.grad = view
+        self.parameters[i].grad = view
 
     # Blocks, for who keeps no x or g of all
 

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gradwire.core.strategy.traits import Footprint as Footprint
     from gradwire.core.strategy.traits import Traffic as Traffic
     from gradwire.core.strategy.traits import Traits as Traits
-    from gradwire.core.strategy.worker_optimizer import WorkerOptimizer as WorkerOptimizer
     from gradwire.core.training.run import run as run
     from gradwire.core.transports.base import ANY as ANY
     from gradwire.core.transports.base import Transport as Transport
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from gradwire.virtual_time.launcher import VirtualTime as VirtualTime
     from gradwire.virtual_time.meta_models import sizes_of as sizes_of
     from gradwire.virtual_time.network import Network as Network
+    from gradwire.worker_optimizer import WorkerOptimizer as WorkerOptimizer
 
 _HOME = {
     "gradwire.compression": (
@@ -119,7 +119,7 @@ _HOME = {
         "Traffic",
         "Traits",
     ),
-    "gradwire.core.strategy.worker_optimizer": ("WorkerOptimizer",),
+    "gradwire.worker_optimizer": ("WorkerOptimizer",),
     "gradwire.options": ("Options",),
     "gradwire.core.training.run": ("run",),
     "gradwire.core.transports.base": (

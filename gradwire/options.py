@@ -15,7 +15,6 @@ _STRATEGY = Choice(
     help=f"How the ranks work together: {', '.join(STRATEGIES)}, or yourmodule:YourClass. "
     "--strategy NAME --help shows what NAME has, --list a table of all.",
     example="RingAllReduce()",
-    own=True,
     defaults=lambda strategy: strategy.traits.defaults,
 )
 

@@ -20,6 +20,7 @@ from PIL import Image
 from gradwire import launch
 from gradwire.core.records.atomic import AnyPath, write_atomically
 from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.observer import Observer
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import Transport
 from strategies.collectives import ring_all_reduce
@@ -52,7 +53,12 @@ def _exchange(transport: Transport) -> pd.DataFrame:
     transport.barrier()
     transport.recorder = recorder = Recorder(transport.rank)
     values: list[torch.Tensor] = []
-    recorder.watch = lambda *_: values.append(vector.clone())
+
+    class Values(Observer):
+        def span(self, *_: object) -> None:
+            values.append(vector.clone())
+
+    recorder.observers.append(Values())
     recorder.add("wait", now := transport.now(), now, tag="start")  # of no length: only to have the values at first
     ring_all_reduce(vector, transport)
     return recorder.frame().assign(**dict(zip(VALUES, torch.stack(values).T.numpy(), strict=True)))

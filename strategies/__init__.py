@@ -15,7 +15,7 @@ from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 
 if TYPE_CHECKING:
-    from gradwire.core.strategy.worker_optimizer import WorkerOptimizer as WorkerOptimizer
+    from gradwire.worker_optimizer import WorkerOptimizer as WorkerOptimizer
     from strategies.all_reduce.all_gather import AllGather
     from strategies.all_reduce.all_reduce import FastestAllReduce
     from strategies.all_reduce.demo import DeMo
@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     if name == "GROUPS":
         return {group: tuple(map(__getattr__, names)) for group, names in FAMILIES.items()}
     if name == "WorkerOptimizer":  # which a run does not need
-        return import_module("gradwire.core.strategy.worker_optimizer").WorkerOptimizer
+        return import_module("gradwire.worker_optimizer").WorkerOptimizer
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

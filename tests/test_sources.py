@@ -39,11 +39,6 @@ WINGS: dict[str, tuple[str, ...]] = {
     "virtual_time": ("clusters", "compression", "diagnosis", "networks", "pictures", "sharding", "torch_scripts"),
 }
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
-FROM_CORE = {
-    "records": ("diagnosis",),
-    "strategy": ("compression", "networks", "sharding"),
-}
-"""The wings that a room of the core imports still."""
 OF_ALGORITHMS = ("compression", "networks", "sharding")
 NO_ROOMS = ("tests", "benchmarks", "experiments", "lessons")
 SCRIPTS = tuple(sorted(path.stem for path in ROOT.glob("*.py")))
@@ -85,7 +80,7 @@ def test_imports_point_one_way() -> None:
         to_wing, to_room = room_of(module)
         if wing == "core":
             assert package != "strategies", f"{source} imports {module}"
-            assert package != "gradwire" or to_wing in ("core", *FROM_CORE.get(room, ())), f"{source} imports {module}"
+            assert package != "gradwire" or to_wing == "core", f"{source} imports {module}"
         if package != "gradwire" or to_wing not in ("core", *WINGS):
             continue  # a door of the package, or no module of this project
         if source.startswith("strategies/"):

@@ -15,11 +15,10 @@ from gradwire.options import Options
 from gradwire.wings import WINGS as OF_RUNS
 from tests.ranks import LIMIT
 from tests.runs import ROOT
-from tests.test_sources import FROM_CORE, WINGS
+from tests.test_sources import WINGS
 
 PANELS = {type(wing).__module__.split(".")[1]: wing.panel for wing in OF_RUNS if wing.panel}
-NEEDED = {wing for wings in FROM_CORE.values() for wing in wings} - {"diagnosis"}  # whose names are types there
-ALL = sorted(set(WINGS) - NEEDED)
+ALL = sorted(WINGS)
 SOME = ("checkpoints", "diagnosis")
 LOOP = re.findall(r"```python\n(from functools.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
 WITHOUT = """

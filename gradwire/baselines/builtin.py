@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.descent import Descent, Schedule
+from gradwire.core.strategy.codes import CodecFactory
+from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import (
     Replica,
@@ -26,6 +27,7 @@ from gradwire.core.strategy.replica import (
     other_tensors,
     trained,
 )
+from gradwire.core.strategy.settings import DEFAULT, RunSettings
 from gradwire.core.transports.base import Transport
 
 
@@ -86,11 +88,9 @@ class Builtin(Strategy):
         replica: Replica,
         transport: Transport,
         optimizer: OptimizerFactory,
-        clip_norm: float = 0.0,
-        schedule: Schedule | None = None,
+        settings: RunSettings = DEFAULT,
         state: dict[str, Any] | None = None,
-        *_: Any,
-        **__: Any,
+        codec: CodecFactory | None = None,
     ) -> None:
         """See Strategy, of which torch needs no more; `replica` is an Original, whose module is then torch's."""
         assert isinstance(replica, Original)
@@ -98,6 +98,7 @@ class Builtin(Strategy):
         self.original = model = replica.model
         self._kept = {}
         replica.wrapped = wrapped = self.parallel(model, replica.n_gpus)
+        clip_norm, schedule = settings.clip_norm, settings.schedule
         self.descent = Descent(trained(wrapped), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
         if state is not None:
             self.load_state_dict(state)

@@ -24,10 +24,11 @@ from torch.utils._pytree import tree_map_only
 from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.blocks import free, give
 from gradwire.core.strategy.factories import ByTensor, is_elementwise
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.traits import Cost, Traits
-from gradwire.sharding.blocks import blocks_of, free, give
+from gradwire.sharding.blocks import blocks_of
 from strategies import FullySharded, RunSize
 
 

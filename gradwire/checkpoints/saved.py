@@ -2,7 +2,7 @@
 
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,15 @@ from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.rank import Position, Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.messages import WaitTimeout
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """A strategy whose ranks may gather the state of all on rank 0."""
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
 
 
 class Saved(Watcher):
@@ -61,7 +70,7 @@ class Saved(Watcher):
         }
         if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
             state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
-        if strategy.gathers:
+        if isinstance(strategy, Gathers) and strategy.gathers:
             if transport.rank != REPORTER:
                 transport.isend(state, REPORTER, "rest of the checkpoint").wait()
                 return

@@ -11,10 +11,11 @@ import torch
 
 from gradwire.core.records.errors import RunFailed, between
 from gradwire.core.records.formulas import as_written, evaluate
+from gradwire.core.strategy.codes import DENSE as DENSE
+from gradwire.core.strategy.codes import GATHERED as GATHERED
+from gradwire.core.strategy.codes import KINDS as KINDS
+from gradwire.core.strategy.codes import LINEAR as LINEAR
 from gradwire.core.strategy.layout import Layout
-
-DENSE, GATHERED, LINEAR = "dense", "gathered", "linear"
-KINDS = {DENSE: "codes can be added", GATHERED: "codes go to everyone", LINEAR: "has all-reduces of its own"}
 
 FEEDBACK, UNBIASED, LOSSLESS, ROUNDED = "feedback", "unbiased", "lossless", "rounded"
 LAWS = {

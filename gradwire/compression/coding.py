@@ -1,8 +1,9 @@
 """Gradients on their way as codes: one codec at each end of each link, and sums of codes over all ranks."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,33 +11,37 @@ from gradwire.compression import DENSE, KINDS, Codec, Layout, Setting
 from gradwire.compression.base import Linear
 from gradwire.compression.none import NoCodec
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.codes import AllReduce
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.factories import OptimizerFactory
+from gradwire.core.strategy.missing import MISSING, Missing
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.traits import Coded, Cost
 from gradwire.core.transports.base import Message, Transport
 
-if TYPE_CHECKING:
-    from gradwire.core.strategy.base import Strategy  # which imports this module
 
-CodecFactory = Callable[[Layout, torch.Tensor, int, bool], Codec]
-"""Makes a started codec from the layout of the vectors, one of them, the rank of the sender, and whether it sends."""
+@dataclass(frozen=True)
+class CodecFactory:
+    """Makes the codec at each end of each link."""
 
-AllReduce = Callable[[torch.Tensor, int], int]
-"""Replaces a vector [m] on every rank by the sum over all ranks, and returns the sum of all the numbers beside it."""
+    codec: Codec
+    setting: Setting
+
+    def __call__(self, layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
+        """Return a codec that has started: of vectors of this layout, like `like`, which `rank` sends, maybe here."""
+        own = dataclasses.replace(self.codec)
+        own.start(layout, like, dataclasses.replace(self.setting, rank=rank, sends=sends))
+        return own
+
+    def begin(self, replica: Replica, transport: Transport, dense: float, sends: bool) -> "Coding":
+        """Return what codes the gradients of a run on one rank."""
+        return Coding(self, replica, transport, dense, sends)
 
 
 def codec_factory(codec: Codec | None, setting: Setting) -> CodecFactory | None:
-    """Return what makes the codec at each end of each link; None: gradients are sent as they are."""
-    if codec is None or isinstance(codec, NoCodec):
-        return None
-
-    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
-        own = dataclasses.replace(codec)
-        own.start(layout, like, dataclasses.replace(setting, rank=rank, sends=sends))
-        return own
-
-    return make
+    """Return what makes the codecs; None: gradients are sent as they are."""
+    return None if codec is None or isinstance(codec, NoCodec) else CodecFactory(codec, setting)
 
 
 def coded(cost: Cost, make: CodecFactory | None, layout: Layout, like: torch.Tensor, epoch: int) -> Coded | None:
@@ -59,7 +64,7 @@ class CannotCarry(UsageError):
     """A strategy cannot send its gradients by a codec of this kind."""
 
 
-def check_codec(codec: Codec | None, strategy: "Strategy", scope: str, optimizer: OptimizerFactory) -> None:
+def check_codec(codec: Codec | None, strategy: Strategy, scope: str, optimizer: OptimizerFactory) -> None:
     """Check that a strategy with this optimizer can send its gradients by the codec.
 
     Raises UsageError, CannotCarry.
@@ -102,6 +107,11 @@ class Coding:
         self._senders: dict[int, Codec] = {}
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._free: list[torch.Tensor] = []  # vectors for what is decoded
+        x, layout = replica.x, replica.layout
+        self._places = Missing(layout.slices, [slice(0, layout.n)], x.device)
+        self._absent: dict[int, set[int]] = {}  # by sender: the tensors that it has no gradient of
+        self._told: set[int] = set()  # those of this rank, as the receivers know them
+        self.missing: set[int] = set()  # of what is sent, later of the mean: see `core.strategy.missing`
 
     @property
     def _sent_per_byte(self) -> float:  # by a rank in one all-reduce
@@ -117,6 +127,7 @@ class Coding:
 
     def encode(self, vector: torch.Tensor, times: float = 1) -> torch.Tensor:
         """Return the code of `vector` [n], to be sent so many `times`: it is good until the next. Raises RunFailed."""
+        self.missing = self._places.of(vector, self._replica.lacking)
         with self._recorder.phase("compress", work="encode"):
             self.codec.epoch = max(1, self._recorder.epoch)
             code = self.codec.encode(vector)
@@ -131,12 +142,32 @@ class Coding:
         message.log_receipt()
         with self._recorder.phase("compress", work="decode"):
             codec.decode(message.vector, vector)
+            self._mark(vector, message.src)
         message.replace(vector, lambda: self._free.append(vector))
         return message
 
     def forget(self, k: int) -> None:
         """Begin anew with sender k, which was started again."""
         self._senders.pop(k, None)
+        self._absent.pop(k, None)
+
+    def tell(self, receivers: Iterable[int]) -> None:
+        """Tell who gets the code which tensors have no gradient in it, if these are others than in the one before."""
+        if self.missing != self._told:
+            self._told = self.missing
+            for k in receivers:
+                self._transport.isend(self.missing, k, MISSING)
+
+    def learn(self, message: Message) -> None:
+        """Take what a sender tells."""
+        with message:
+            self._absent[message.src] = message.object
+
+    def _mark(self, vector: torch.Tensor, k: int) -> None:
+        """Make missing, in what is decoded, the tensors that sender k has no gradient of, unless a rest was sent."""
+        vector.add_(0.0)  # -0 becomes 0
+        absent = self._absent.get(k, ())
+        self._places.mark(vector, [i for i in absent if not any(vector[at].any() for at in self._places.places[i])])
 
     def _sender(self, k: int) -> Codec:
         if k not in self._senders:
@@ -155,9 +186,12 @@ class Coding:
         return self._mean_of_sums(vector, n, all_reduce) if self.codec.kind == DENSE else self._mean_of_all(vector, n)
 
     def _mean_of_sums(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
-        """Dense: the all-reduce adds the codes."""
+        """Dense: the all-reduce adds the codes, in which a missing gradient is -0 too."""
         sums = self.encode(vector, self._sent_per_byte)
-        total = _mean_by(all_reduce, sums, n)
+        self._places.mark(sums.add_(0.0), self.missing)
+        total = all_reduce(sums.mul_(n), n)
+        self.missing = self._places.of(sums, self.missing)
+        _divide(sums, total)
         with self._recorder.phase("compress", work="decode"):
             self.codec.decode(sums, vector)
         return total
@@ -166,28 +200,39 @@ class Coding:
         """Gathered: the codes go to everyone, who decodes them all and adds them in the order of ranks."""
         transport, N = self._transport, self._transport.world_size
         own = self.encode(vector, N - 1)
+        self._absent[transport.rank] = self.missing
+        self.tell(transport.peers)
         # Everybody begins with the right neighbour: to begin with rank 0 would wait at its card.
         sent = [transport.isend(own, (transport.rank + i) % N, "code", n=n) for i in range(1, N)]
         total, parts = 0, torch.empty_like(vector)
-        vector.zero_()
+        vector.fill_(-0.0)  # which leaves -0 as it is
         for k in range(N):
             if k == transport.rank:
                 data, n_k, message = own, n, None
             else:
-                message = transport.recv(k, "code")
+                message = transport.recv(k, ("code", MISSING))
+                if message.tag == MISSING:
+                    self.learn(message)
+                    message = transport.recv(k, "code")
                 data, n_k = message.vector, message.n
             with self._recorder.phase("compress", work="decode"):
-                vector.add_(self.codec.decode(data, parts), alpha=n_k)
+                self._mark(self.codec.decode(data, parts), k)
+                vector.add_(parts, alpha=n_k)
             if message:
                 message.release()
             total += n_k
         for work in sent:
             work.wait()
+        self.missing = self._places.of(vector, self.missing)
         vector.div_(total)
         return total
 
     def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
-        """Linear: the codec says what is to be averaged on the way, each time by an all-reduce."""
+        """Linear: the codec says what is to be averaged on the way, each time by an all-reduce.
+
+        Factors do not tell whether a gradient was missing: it counts as 0.
+        """
+        self.missing = set()
         nbytes, total = 0, n
         factors = codec.reduce(vector)
         while True:
@@ -235,7 +280,11 @@ class Coding:
 def _mean_by(all_reduce: AllReduce, vector: torch.Tensor, n: int) -> int:
     """Replace `vector` by its mean over all ranks, weighted with `n`; return the sum of their `n`."""
     total = all_reduce(vector.mul_(n), n)
+    _divide(vector, total)
+    return total
+
+
+def _divide(vector: torch.Tensor, total: int) -> None:
     if vector.dtype == torch.float16 and not vector.is_meta and not bool(torch.isfinite(vector).all()):
         raise RunFailed("a sum of gradients, times their samples, is above 65504, the largest float16; take bf16")
     vector.div_(total)
-    return total

@@ -1,12 +1,14 @@
 """The codecs of dual-way gradient sparsification, one for each end: parts of the strategy `dgs`, not of the table."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression.base import Code, check_finite
+from gradwire.compression.base import Code, Setting, check_finite
 from gradwire.compression.sparse import Sparse
 from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.layout import Layout
 
 
 @dataclass(kw_only=True)
@@ -54,6 +56,17 @@ class Difference(Sparse):
         G = x - self.w
         self.w.add_(G)
         return G
+
+
+def differences(
+    density: float, layout: Layout, x: torch.Tensor, scope: str, workers: Iterable[int]
+) -> tuple[dict[int, Difference], torch.Tensor]:
+    """Return the server's end of the way to each worker, and the vector [n] in which all of them compute."""
+    ends, room = {k: Difference(density=density) for k in workers}, torch.empty_like(x)
+    for end in ends.values():
+        end.start(layout, x, Setting(scope))
+        end.room = room  # they work one after the other
+    return ends, room
 
 
 def check_sgd(optimizer: torch.optim.Optimizer, name: str) -> None:

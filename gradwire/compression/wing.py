@@ -23,7 +23,6 @@ _CODEC = Choice(
     table=CODECS,
     help=f"What gradients are sent as: {', '.join(CODECS)}. --codec NAME --help shows what NAME has.",
     example="TopK(ratio=0.01)",
-    own=False,
     defaults=lambda codec: codec.defaults,
 )
 

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from gradwire.core.records.observer import Observer
 from gradwire.core.records.recorder import Recorder
 from gradwire.diagnosis import memory_use as kinds
 from gradwire.diagnosis.memory_use import KINDS, Curve, MemoryUse
@@ -49,8 +50,8 @@ class _Block:
     ref: Any  # which ends the block with its storage
 
 
-class Memory:
-    """Counts the memory of one rank while it is entered; `recorder` gets it, and says what the rank is doing."""
+class Memory(Observer):
+    """Counts the memory of one rank while it is entered; it observes `recorder`, which says what the rank is doing."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -67,7 +68,7 @@ class Memory:
         self._before = _current.set(self)
         torch.UntypedStorage.resize_ = _resize  # type: ignore[assignment,method-assign]
         _all.append(self)
-        self._recorder.memory = self
+        self._recorder.observers.append(self)
         if not getattr(_mode, "users", 0):
             _mode.users, _mode.watch = 0, _Watch()
             _mode.watch.__enter__()
@@ -80,7 +81,7 @@ class Memory:
         _mode.users -= 1
         if not _mode.users:
             _mode.watch.__exit__(None, None, None)
-        self._recorder.memory = None
+        self._recorder.observers.remove(self)
         _all.remove(self)
         if not _all:
             torch.UntypedStorage.resize_ = _RESIZE  # type: ignore[method-assign]

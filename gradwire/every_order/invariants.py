@@ -4,15 +4,14 @@ Each returns None, or one line that says what is wrong. One of the user's is suc
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch.nn.utils import parameters_to_vector
 
 from gradwire.core.records.errors import one_line
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.traits import Weight
 from gradwire.core.strategy.workers import GRADIENT, SERVER
 from gradwire.core.transports.messages import PeerLost
@@ -24,17 +23,37 @@ WEIGHED = "the model has every gradient once, with the weight that the class say
 Holds = Callable[[Run], str | None]
 
 
+@runtime_checkable
+class BoundsStaleness(Protocol):
+    """A strategy whose gradients may be stale by some versions, and no more."""
+
+    def stalest(self, workers: int) -> int | None:
+        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
+
+
+@runtime_checkable
+class KnowsModels(Protocol):
+    """A strategy whose server keeps what it takes the models of the workers to be."""
+
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """Return the x_k [n] of each worker by rank, on a worker none."""
+
+
+def stalest(case: Case) -> int | None:
+    """Return by how many versions a gradient is stale at most; None: by any number."""
+    return case.strategy.stalest(case.workers) if isinstance(case.strategy, BoundsStaleness) else None
+
+
 def chosen(case: Case) -> dict[str, Holds]:
     """Return what must hold of a run of a case that has ended, in words and as a function."""
     strategy, weight = case.strategy, weight_of(case)
-    most = strategy.stalest(case.workers)
-    knows_models = type(strategy).known_models is not Strategy.known_models
+    most = stalest(case)
     found: list[tuple[bool, str, Holds]] = [
         (not case.dies, "every message is taken, and given back", leaves),
         ("server" in case.roles, "every gradient is applied once, or dropped and counted", applies_once),
         (isinstance(weight, Weight), WEIGHED, partial(has_marks, cast(Weight, weight))),
         (strategy.traits.agree, "all replicas have the same bits", agree),
-        (knows_models, "a server's copy of a worker's model is that model", knows),
+        (isinstance(strategy, KnowsModels), "a server's copy of a worker's model is that model", knows),
         (most is not None, f"no gradient is more than {most} versions stale", is_stale),
     ]
     return {says: holds for applies, says, holds in found if applies}
@@ -184,14 +203,15 @@ def staleness(run: Run) -> int:
 
 
 def is_stale(run: Run) -> str | None:
-    """See `Strategy.stalest`."""
-    most, found = run.case.strategy.stalest(run.case.workers), staleness(run)
+    """Return the staleness of the stalest gradient, if it is more than it may be."""
+    most, found = stalest(run.case), staleness(run)
     return f"one was {found} versions stale" if most is not None and found > most else None
 
 
 def knows(run: Run) -> str | None:
-    """See `Strategy.known_models`."""
+    """Return which rank has another model than another takes it to have."""
     for rank in run.living:
+        assert isinstance(rank.strategy, KnowsModels), "as `chosen` has seen"
         for k, x_k in rank.strategy.known_models().items():
             if k != run.dead and not torch.allclose(x_k, run.ranks[k].replica.x, rtol=1e-12, atol=1e-12):
                 return f"rank {k} ended with another model than rank {rank.rank} takes it to have"

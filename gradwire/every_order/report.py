@@ -14,7 +14,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
 from gradwire.core.strategy.traits import NOTHING
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.every_order.invariants import WEIGHED, Holds, ask, chosen, staleness, weight_of
+from gradwire.every_order.invariants import WEIGHED, Holds, ask, chosen, staleness, stalest, weight_of
 from gradwire.every_order.runs import Case, Run, counted, run_once
 from gradwire.every_order.scheduler import Option
 from gradwire.every_order.search import Orders, R, estimate, random_orders, repeat
@@ -73,7 +73,7 @@ class Report:
         how_many += ", and no death was tried" if self.deaths and not self.with_death else ""
         rows = [[says, f"holds in {held} of {of}"] for says, (held, of) in self.held.items()]
         rows += [[WEIGHED, f"not asked: {why}"]] if isinstance(why := weight_of(self.case), str) else []
-        if self.case.strategy.stalest(self.case.workers) is not None:
+        if stalest(self.case) is not None:
             rows.append(["the greatest staleness", "{}, reached in {} of {}".format(*self.stalest, self.orders)])
         lines = [f"{self.case}: {how_many}; {counted(len(self.results), 'different result')}", aligned(rows, left=2)]
         if self.random:

@@ -18,6 +18,7 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.every_order.problem import Numbers, loss, samples
 from gradwire.every_order.scheduler import Pick, Scheduler
 from gradwire.every_order.transport import InPlace, Ordered
@@ -197,7 +198,7 @@ def _work(run: Run, transport: Ordered) -> None:
     log: Any = transport.recorder
     strategy = transport.strategy = dataclasses.replace(case.strategy)
     replica = transport.replica = Replica(Numbers(len(case.rows), case.blocks), transport)
-    strategy.start(replica, transport, case.make_optimizer, seed=case.seed)
+    strategy.start(replica, transport, case.make_optimizer, RunSettings(seed=case.seed))
     if transport.is_shared(replica.x):
         log.access = transport.access
     worker, n_steps = case.roles[:rank].count("worker"), case.plan.n_steps

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -12,6 +12,7 @@ from gradwire.core.launchers import Launcher
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
 from gradwire.core.strategy.replica import trained
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.training.options import Panel
 from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data
@@ -57,9 +58,9 @@ class LinkOptions(Panel):
 
         return read_graph(self.network)
 
-    def start_arguments(self) -> dict[str, Any]:
-        """Return what the strategy is given: the graph."""
-        return super().start_arguments() | {"network": self.graph}
+    def settings(self) -> RunSettings:
+        """Return what a strategy is told of the run: with the graph."""
+        return dataclasses.replace(super().settings(), network=self.graph)
 
 
 def read_unit(option: str, text: str, read: Callable[[str], float]) -> float:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.core.records.errors import RunFailed, import_extra
-from gradwire.core.records.events import EVALUATE, PHASES
+from gradwire.core.records.events import EVALUATE
+from gradwire.core.records.observer import Observer
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.training.rank import Rank
 from gradwire.core.training.watchers import Watcher
@@ -18,7 +19,7 @@ def check_tensorboard(folder: str) -> Any:
     return import_extra("torch.utils.tensorboard", f"--tensorboard {folder}", "tensorboard", "tensorboard")
 
 
-class Scalars:
+class Scalars(Observer):
     """Writes to a folder each mark of an epoch that a recorder is given, by its name, and what follows at intervals.
 
     `lr`; `loss`, the mean over the interval's steps; `bytes_sent` since the run began, without those of evaluation;
@@ -32,20 +33,24 @@ class Scalars:
         self._bytes, self._waited = 0, 0.0
         self._values: dict[str, list[float]] = defaultdict(list)  # by name, of which the mean is written
         self._t0 = recorder.clock()
-        recorder.watch = self.take
+        recorder.observers.append(self)
 
-    def take(self, name: str, amount: float, op: str = "", nbytes: int = 0, read: int = -1, applied: int = -1) -> None:
-        """Take note of a span or mark, `amount` being seconds or the value: see `Recorder.add`."""
-        if op == "send" and name != EVALUATE:
+    def span(self, phase: str, seconds: float, op: str, nbytes: int, version_read: int, version_applied: int) -> None:
+        """Add up bytes and waits, and note what an update was applied to."""
+        if op == "send" and phase != EVALUATE:
             self._bytes += nbytes
-        elif name == "wait":
-            self._waited += amount
-        elif name == "update" and read >= 0:
-            self._values["staleness"].append(applied - read)
-        elif name == "loss":
-            self._values[name].append(amount)
-        elif name not in PHASES and name != EVALUATE:
-            self._write(self._recorder.step, {name: amount})
+        elif phase == "wait":
+            self._waited += seconds
+        elif phase == "update" and version_read >= 0:
+            self._values["staleness"].append(version_applied - version_read)
+
+    def mark(self, name: str, value: float) -> None:
+        """Write a value of an epoch."""
+        self._write(self._recorder.step, {name: value})
+
+    def take_loss(self, loss: float) -> None:
+        """Note the loss of a step."""
+        self._values["loss"].append(loss)
 
     def tick(self, step: int, lr: float, now: bool = False) -> None:
         """Write what came in the interval before `step`, if it is over, or `now`. Raises RunFailed."""
@@ -83,7 +88,7 @@ class ScalarWatcher(Watcher):
 
     def gradient_ready(self, rank: Rank, i: int, loss: float, n: int) -> None:
         """Take note of the loss."""
-        self._scalars.take("loss", loss)
+        self._scalars.take_loss(loss)
 
     def end_step(self, rank: Rank, step: int) -> None:
         """Write, at intervals."""

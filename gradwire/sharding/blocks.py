@@ -1,39 +1,21 @@
-"""The blocks of a model, which sharded strategies gather and reduce one by one, and parameters that are freed."""
+"""How a model is cut into blocks, which sharded strategies gather and reduce one by one."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from functools import singledispatch
 from itertools import groupby
-from typing import Any
 
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from gradwire.compression import Layout
-from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.blocks import Block
+from gradwire.core.strategy.layout import Layout
+from gradwire.core.strategy.replica import Replica
 
 
-@dataclass(eq=False)
-class Block:
-    """Parameters that lie one after the other in x and are used in the passes of `module`."""
-
-    name: str
-    module: nn.Module
-    tensors: range  # the numbers of its parameters
-    part: slice  # of x
-    chunks: Sequence[slice] = ()  # of x, one for each rank: rank r owns number (r + 1) mod N
-    place: slice = field(default_factory=lambda: slice(0))  # of this rank's chunk among all that it owns
-    missing: set[int] = field(default_factory=set)  # the parameters whose gradients are not complete in this pass
-    vector: torch.Tensor | None = None  # [n], while it is gathered
-
-    @property
-    def n(self) -> int:
-        """The number of its elements."""
-        return self.part.stop - self.part.start
-
-    def cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return the chunks of a vector [n] of this block."""
-        return [vector[chunk.start - self.part.start : chunk.stop - self.part.start] for chunk in self.chunks]
+@singledispatch
+def cut(replica: Replica, names: str) -> list[Block]:
+    """Return the blocks of the model of a replica: see `blocks_of`."""
+    return blocks_of(replica.model, replica.layout, names)
 
 
 def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
@@ -77,43 +59,3 @@ def _children_of_the_longest_list(modules: Mapping[str, nn.Module]) -> list[str]
         return []
     longest = max(lists, key=lambda name: len(lists[name]))
     return [name for name in modules if name and name.rpartition(".")[0] == longest]
-
-
-class Freed(nn.Parameter):
-    """A parameter whose memory is freed: its elements are NaN, and torch functions that read them raise RunFailed.
-
-    Functions that only ask for the shape, or set the data, do not.
-    """
-
-    freed_name = ""
-    kind: type[nn.Parameter] = nn.Parameter  # its class while it has memory
-    _MAY = frozenset({"__get__", "__set__", "numel", "size", "dim", "stride", "is_floating_point", "untyped_storage"})
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """See torch."""
-        name = func.__name__
-        if name not in cls._MAY and not name.endswith("_like"):
-            freed = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, Freed))
-            raise RunFailed(
-                f"{name}() reads {freed.freed_name} outside the passes of its block, where it is freed; take "
-                "strategy.model(), or give --block_modules that are used as a whole"
-            )
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def free(parameter: nn.Parameter, name: str) -> None:
-    """Free the memory of the parameter `name`, unless something else refers to it."""
-    if not isinstance(parameter, Freed):
-        kind, parameter.data = type(parameter), parameter.data.new_full((), float("nan")).expand(parameter.shape)
-        parameter.__class__ = Freed
-        parameter.freed_name, parameter.kind = name, kind  # type: ignore[attr-defined]
-
-
-def give(parameter: nn.Parameter, data: torch.Tensor) -> None:
-    """Point a parameter, freed or not, at `data` of its shape."""
-    parameter.data = data
-    if isinstance(parameter, Freed):
-        parameter.__class__ = parameter.kind  # type: ignore[assignment]

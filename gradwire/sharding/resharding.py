@@ -1,14 +1,15 @@
 """The state of a sharded run of N ranks: gathered, and of one rank of a run with another number of them."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.descent import Descent
-from gradwire.sharding.blocks import Block
 
 State = dict[str, Any]
 
@@ -17,24 +18,35 @@ def gathered(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, 
     """Return rank 0's `state_dict` with the optimizer's state of all `ranks`: of each block [n], or of each tensor.
 
     `packed`: the optimizer of a rank has slices of one vector, its chunks; else a vector of each block. Tensors: where
-    it sees these.
+    it sees these, or has left some of them out, which had no gradient.
     """
     if ranks[0].get("gathered"):
         return ranks[0]
     N, old = len(ranks), [one["optimizer"]["state"] for one in ranks]
     state: dict[int, State] = {}
-    if not descent.is_flat:
+    by_tensor = any("sizes" in one["optimizer"] for one in ranks)
+    if by_tensor:
+        state = _of_tensors([one["optimizer"] for one in ranks], blocks, descent, packed)
+    elif not descent.is_flat:
         state = {i: of for one in old for i, of in one.items()}
     elif old[0]:
         of_rank = [_of_blocks(one, k, blocks, descent, N, packed) for k, one in enumerate(old)]
         state = {j: _join([of_rank[(c - 1) % N][j] for c in range(N)]) for j in range(len(blocks))}
-    return ranks[0] | {"optimizer": ranks[0]["optimizer"] | {"state": state}, "gathered": True}
+    optimizer = {"state": state, "param_groups": ranks[0]["optimizer"]["param_groups"], "by_tensor": by_tensor}
+    return ranks[0] | {"optimizer": optimizer, "gathered": True}
 
 
 def part_of(whole: State, blocks: Sequence[Block], descent: Descent, own: int, packed: bool) -> State:
     """Return, of a `gathered` state, that of the rank that owns chunk number `own` of each block and has `descent`."""
-    state, groups = whole["optimizer"]["state"], descent.optimizer.state_dict()["param_groups"]
-    if not descent.is_flat:
+    state = whole["optimizer"]["state"]
+    if whole["optimizer"].get("by_tensor"):
+        place = [block.chunks[own] for block in blocks], descent.layout.slices
+        descent.cut(accumulate(of.stop - of.start for _, of, _, _ in _pieces(descent.sizes, *place)))
+        of_tensors, state = state, {}
+        for j, _, i, at in _pieces(descent.sizes, *place):
+            if i in of_tensors:
+                state[j] = _part(of_tensors[i], at.start, at.stop)
+    elif not descent.is_flat:
         mine = {id(descent.parameters[i]) for i in descent.own}
         numbered = [id(p) for group in descent.optimizer.param_groups for p in group["params"]]  # as in a state_dict
         state = {i: of for i, of in state.items() if numbered[i] in mine}
@@ -47,9 +59,44 @@ def part_of(whole: State, blocks: Sequence[Block], descent: Descent, own: int, p
             joined, ends = _join(pieces), [0, *accumulate(p.numel() for p in descent.parameters)]
             pieces = [_part(joined, *both) for both in pairwise(ends)]
         state = dict(enumerate(pieces))
+    groups = descent.optimizer.state_dict()["param_groups"]
     pairs = zip(whole["optimizer"]["param_groups"], groups, strict=True)
     numbers = [group | {"params": own_group["params"]} for group, own_group in pairs]
     return whole | {"optimizer": {"state": state, "param_groups": numbers}}
+
+
+def _of_tensors(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, packed: bool) -> dict[int, State]:
+    """Return the state of each tensor that has one, of the optimizers of all ranks."""
+    N, found = len(ranks), dict[int, list[State]]()
+    for c in range(N):
+        one, parts = ranks[(c - 1) % N], [descent.parts(N, block.part)[c] for block in blocks]
+        lengths = [part.stop - part.start for part in parts]
+        of_states = (next((len(v) for v in of.values() if _is_vector(v)), sum(lengths)) for of in one["state"].values())
+        sizes = one.get("sizes") or (list(of_states) if packed else lengths)
+        for j, where, i, _ in _pieces(sizes, parts, descent.layout.slices):
+            if j in one["state"]:
+                found.setdefault(i, []).append(_part(one["state"][j], where.start, where.stop))
+    return {i: _join(states) for i, states in found.items()}
+
+
+def _pieces(
+    sizes: Sequence[int], parts: Sequence[slice], tensors: Sequence[slice]
+) -> Iterator[tuple[int, slice, int, slice]]:
+    """Yield each piece of parameters of these sizes, which are parts of x one after the other, that is of one tensor.
+
+    The number of the parameter and where it is in that, the number of the tensor and where it is in that.
+    """
+    ends, begin = [*accumulate(sizes)], 0
+    for part in parts:
+        for i, tensor in enumerate(tensors):
+            x, stop = max(part.start, tensor.start), min(part.stop, tensor.stop)
+            while x < stop:
+                at = begin + x - part.start
+                j = bisect_right(ends, at)
+                n, first = min(stop - x, ends[j] - at), at - ends[j] + sizes[j]
+                yield j, slice(first, first + n), i, slice(x - tensor.start, x - tensor.start + n)
+                x += n
+        begin += part.stop - part.start
 
 
 def _of_blocks(

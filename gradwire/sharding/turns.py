@@ -1,54 +1,68 @@
 """In which order all ranks gather the blocks of a model, though the passes of some may skip a block."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 
-from gradwire.sharding.blocks import Block
+from gradwire.core.strategy.blocks import Block
 
 
 class Turns:
     """The blocks that are still to be gathered in a pass, in the order of all ranks.
 
-    A forward pass follows the order in which the pass before used the blocks; the first, that of the model.
+    A forward pass follows the order in which all ranks have used the blocks in a pass before; the first, that of the
+    model. When it has ended, `pattern` is a check sum of what this rank has used, and the backward pass `is_open`: it
+    begins with one block, and when the patterns of all have come with that, `plan` orders the others. `is_common`:
+    whether all ranks had one pattern.
     """
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Block], outside: Sequence[Block]) -> None:
         self.left: list[Block] = []  # of this pass
+        self.pattern, self.is_open, self.is_common = 0, False, True
+        self._blocks, self._outside = blocks, list(outside)  # the latter are the rest of the model
         self._order = list(blocks)  # of the next forward pass
-        self._is_first = True  # whether the forward pass is the first
-        self._entered: list[tuple[Block, bool]] = []  # in this forward pass, and whether each was used
-        self._used: set[Block] = set()  # in the forward pass that ended last
+        self._used: list[Block] = []  # by this forward pass, in this order
+        self.skipped: list[Block] = []  # the others, once it has ended
 
     def begin_forward(self) -> None:
         """All blocks have their turns."""
-        self.left, self._entered = list(self._order), []
+        self.left, self._used, self.skipped = list(self._order), [], []
 
     def before(self, block: Block) -> Iterator[Block]:
         """Yield the blocks whose turn is before that of `block`, which begins then, unless it has been."""
-        if block in self.left:
-            while (first := self.left.pop(0)) is not block:
-                yield first
+        while self.is_open or block in self.left:
+            if (first := self._next()) is block:
+                return
+            yield first
 
     def rest(self) -> Iterator[Block]:
         """Yield the blocks that are left."""
         while self.left:
-            yield self.left.pop(0)
+            yield self._next()
 
-    def note(self, block: Block, is_used: bool) -> None:
-        """Note that the forward pass uses a block in its turn; or not, or not yet."""
-        self._entered.append((block, is_used))
+    def _next(self) -> Block:
+        block = self.left.pop(0)
+        block.vector = None  # the others gather it now, also where this rank has kept it
+        return block
 
-    def end_forward(self) -> None:
-        """Take over the order of the pass."""
-        blocks = [block for block, _ in self._entered]
-        if self._is_first:  # the order was a guess: what was skipped and then used is noted twice
-            blocks = [block for block, is_used in self._entered if is_used or blocks.count(block) == 1]
-            self._is_first = False
-        self._order, self._used = blocks, {block for block, is_used in self._entered if is_used}
+    def note(self, block: Block) -> None:
+        """Note that the forward pass uses a block."""
+        self._used.append(block)
 
-    def backward_order(self) -> Iterable[Block]:
-        """Return the blocks from the last that the forward pass used to the first."""
-        return dict.fromkeys(reversed(self._order))
+    def end_forward(self) -> list[Block]:
+        """Begin the backward pass; return the blocks in the order in which they are reduced if the ranks differ."""
+        self.skipped = [block for block in self._blocks if block not in self._used]
+        self.pattern = zlib.crc32(repr([self._blocks.index(block) for block in self._used]).encode())
+        self.is_open, self.left = True, self._outside[:1] or self._order[-1:]
+        return self._backward()
 
-    def is_used(self, block: Block) -> bool:
-        """Return whether the forward pass used the block."""
-        return block in self._used
+    def plan(self, first: Block, is_common: bool) -> list[Block]:
+        """Order the backward pass, whose first block has come; return the order in which blocks are reduced."""
+        self.is_open, self.is_common = False, is_common
+        if is_common:
+            self._order = self._used + self.skipped
+        order = self._backward()
+        self.left = [block for block in dict.fromkeys(self._outside + order) if block is not first]
+        return order
+
+    def _backward(self) -> list[Block]:
+        return [b for b in dict.fromkeys(reversed(self._order)) if b not in self._outside] + self._outside

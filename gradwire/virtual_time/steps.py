@@ -15,14 +15,15 @@ from torch import nn
 
 from gradwire.compression import Layout
 from gradwire.compression.wing import AFTER_WARM_UP
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.traits import Choice
+from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.options import Options
-from gradwire.sharding.blocks import Block
+from gradwire.sharding.blocks import blocks_of, cut
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,6 @@ class HollowReplica(Replica):
         """See Replica."""
         self.parameters[0].grad = self._gradients[0]
 
-    def blocks(self, names: str) -> list[Block]:
-        """See Replica: each tensor is one."""
-        if names:  # it has no modules
-            return super().blocks(names)
-        pairs = zip(self.layout.names, self.layout.slices, strict=True)
-        return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
-
     def give(self, block: Block, vector: torch.Tensor) -> None:
         """See Replica."""
 
@@ -136,6 +130,15 @@ class HollowReplica(Replica):
             self._copies[i:] = []
 
 
+@cut.register
+def _tensors(replica: HollowReplica, names: str) -> list[Block]:
+    """Return the blocks of a replica without modules: each tensor is one."""
+    if names:
+        return blocks_of(replica.model, replica.layout, names)
+    pairs = zip(replica.layout.names, replica.layout.slices, strict=True)
+    return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
+
+
 class Hollow(nn.Module):
     """A model of which a strategy sees all there is: vectors of these lengths."""
 
@@ -150,11 +153,11 @@ def take_steps(transport: Transport, report: Callable[[str], None], job: StepsJo
 
     `report` is called when they have "begun" and when they have "ended".
     """
-    with Memory(transport.recorder) if job.options.memory else nullcontext():
-        return _take_steps(transport, report, job)
+    with Memory(transport.recorder) if job.options.memory else nullcontext() as memory:
+        return _take_steps(transport, report, job, memory)
 
 
-def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob) -> Steps:
+def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJob, memory: Memory | None) -> Steps:
     options, recorder = job.options, transport.recorder
     if job.phases is not None:
         phases = job.phases
@@ -166,9 +169,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
         replica = Replica(network, transport)
     else:
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
-    strategy.start(
-        replica, transport, options.make_optimizer(), options.clip_norm, seed=options.seed, **options.start_arguments()
-    )
+    strategy.start(replica, transport, options.make_optimizer(), options.settings(), **options.start_arguments())
     recorder.shares = job.sizes.shares
     strategy.descent.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
@@ -177,22 +178,22 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     begun, ends = transport.now(), []
     messages, nbytes = transport.messages_sent.total(), transport.bytes_sent.total()
     if roles[transport.rank] == "server":
-        if recorder.memory:
-            recorder.memory.begin_training()
+        if memory:
+            memory.begin_training()
         strategy.serve()
     else:
         for i in strategy.steps_of_epoch(0, job.steps):
             recorder.step = i
-            if recorder.memory:
-                recorder.memory.begin_step()
+            if memory:
+                memory.begin_step()
             strategy.begin_step(job.samples)
             with recorder.phase("forward"):
                 if isinstance(replica, HollowReplica):
                     replica.forward(options.amp != "none")
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
-            if recorder.memory:
-                recorder.memory.begin_training()  # what is sharded is so from here on
+            if memory:
+                memory.begin_training()  # what is sharded is so from here on
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
                     replica.pass_back()
@@ -203,11 +204,11 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
     ended = transport.now()
     report("ended")
     messages, nbytes = transport.messages_sent.total() - messages, transport.bytes_sent.total() - nbytes
-    memory = recorder.memory.use() if recorder.memory else None
+    use = memory.use() if memory else None
     if not strategy.traits.asynchronous and "server" not in roles:
         transport.barrier()  # no card has passed what follows the steps of the last
     strategy.finish()
-    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, memory, strategy.choice)
+    return Steps(begun, tuple(ends), ended, messages, nbytes, strategy.state_bytes, use, choice_of(strategy))
 
 
 def _meet(transport: Transport) -> None:

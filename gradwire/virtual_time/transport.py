@@ -35,7 +35,7 @@ class Simulated(Member):
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """See Transport."""
         # Hollow vectors share one storage, so where storages are counted there are none.
-        make = torch.zeros if self.recorder.memory else zeros
+        make = torch.zeros if self.recorder.observers else zeros
         vector: torch.Tensor = make(numel, dtype=dtype, device=self.device)
         self.lend(vector)
         self.bytes_allocated += vector.nbytes

@@ -8,7 +8,7 @@ another. A resumed run takes the same; --algorithm with what a run took repeats 
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,6 +30,7 @@ class FastestAllReduce(AllReduceSGD):
     """fastest, or an all-reduce by its name, such as ring or halving_doubling."""
 
     traits = Traits(carries=frozenset({DENSE}))
+    choice: ClassVar[Choice | None] = None  # of an instance that has begun
 
     def __post_init__(self) -> None:
         """Until one is chosen, stand for the one that is named, or for the ring, which suits long vectors."""

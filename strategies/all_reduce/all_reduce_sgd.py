@@ -27,8 +27,8 @@ class AllReduceSGD(Strategy):
         """g <- sum of n_k g_k / sum of n_k, over all ranks k; x <- optimizer(x, g)."""
         g = self.replica.collect()
         if self.coding:
-            self.descent.lacking = set()  # a code does not tell
             n = self.coding.mean(g, n_samples, self.all_reduce)
+            self.descent.lacking = self.coding.missing
         else:
             n = self.all_reduce(g.mul_(n_samples), n_samples)
             g.div_(n)

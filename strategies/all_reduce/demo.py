@@ -73,7 +73,8 @@ class DeMo(AllGather):
         g = self.replica.collect()
         if self.clip_norm:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        self.descent.lacking = set()  # a code does not tell
         n = self.coding.mean(g, n_samples, self.all_reduce)
-        self.descent.step(g.sign_(), n)
+        self.descent.lacking = self.coding.missing
+        self.descent.missing.mark(g.sign_(), self.coding.missing)
+        self.descent.step(g, n)
         self.replica.zero_grad()

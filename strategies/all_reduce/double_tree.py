@@ -7,7 +7,9 @@ The trees are those of NCCL 2.4.
 Any N: the second tree is the first mirrored, or for odd N moved on by one rank, and rank 0 is an inner node of both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -18,49 +20,72 @@ from gradwire.core.transports.base import Transport, Work
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 
 
+class Node(NamedTuple):
+    """The place of a rank in one of the trees, and the segments of the tree's half."""
+
+    tree: int
+    parent: int | None
+    children: list[int]
+    segments: Sequence[torch.Tensor]
+
+
 def double_tree(vector: torch.Tensor, transport: Transport, n: int = 0, segments: int = 8) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
     A leaf sends all segments ahead, and takes those that come down last, so that neither tree waits for the other.
     Raises PeerLost, WaitTimeout.
     """
-    nodes, sent = [], list[Work]()
-    for t, half in enumerate(vector.tensor_split(2)):
-        nodes.append((*node(transport.rank, transport.world_size, t), half.tensor_split(segments), t))
-    leaves, inner = ([one for one in nodes if bool(one[1]) == is_inner] for is_inner in (False, True))
-    total = n
+    nodes = [
+        Node(tree, *neighbours(transport.rank, transport.world_size, tree), half.tensor_split(segments))
+        for tree, half in enumerate(vector.tensor_split(2))
+    ]
+    leaves, inner = ([node for node in nodes if bool(node.children) == is_inner] for is_inner in (False, True))
+    total, sent = n, list[Work]()
     for of_kind in (leaves, inner[::-1]):  # up, the leaves ahead
         for i in range(segments):
-            for parent, children, parts, t in of_kind:
-                total = n
-                for child in children:
-                    with transport.recv(child, f"up {t}") as received:
-                        parts[i].add_(received.vector)
-                        total += received.n
-                if parent is not None:
-                    sent.append(transport.isend(parts[i], parent, f"up {t}", n=total))
-    for parent, children, parts, t in inner + leaves:  # down, the leaves last
-        for part in parts:
-            if parent is not None:
-                received = transport.recv(parent, f"down {t}")
-                total = received.n
-                received.copy_to(part)
-            sent += [transport.isend(part, child, f"down {t}", n=total) for child in children]
+            for node in of_kind:
+                total, works = reduce_segment(node, i, transport, n)
+                sent += works
+    for node in inner + leaves:  # down, the leaves last
+        for i in range(segments):
+            total, works = broadcast_segment(node, i, transport, total)
+            sent += works
     for work in sent:
         work.wait()
     return total
 
 
-def node(rank: int, N: int, tree: int) -> tuple[int | None, list[int]]:
+def reduce_segment(node: Node, i: int, transport: Transport, n: int) -> tuple[int, list[Work]]:
+    """Add the segments i of the children to this rank's, and send the sum up."""
+    for child in node.children:
+        with transport.recv(child, f"up {node.tree}") as received:
+            node.segments[i].add_(received.vector)
+            n += received.n
+    if node.parent is None:
+        return n, []
+    return n, [transport.isend(node.segments[i], node.parent, f"up {node.tree}", n=n)]
+
+
+def broadcast_segment(node: Node, i: int, transport: Transport, n: int) -> tuple[int, list[Work]]:
+    """Take the finished segment i of the parent, and send it down."""
+    if node.parent is not None:
+        received = transport.recv(node.parent, f"down {node.tree}")
+        n = received.n
+        received.copy_to(node.segments[i])
+    return n, [transport.isend(node.segments[i], child, f"down {node.tree}", n=n) for child in node.children]
+
+
+def neighbours(rank: int, N: int, tree: int) -> tuple[int | None, list[int]]:
     """Return the parent (None: it is the root) and the children of a rank in tree 0 or 1 of N ranks.
 
-    In tree 0 the parent of a number ends in one more zero bit; where there is none, the 1 before it is dropped.
+    In tree 0 number i has the parent whose lowest one bit is twice that of i: of 1 and 3 it is 2, of 2 and 6 it is 4.
+    Where there is no such number below N, the lowest bit of i is dropped.
     """
 
     def above(i: int) -> int:
-        low = i & -i
-        up = i ^ low | low << 1
-        return up if up < N else i ^ low
+        lowest = i & -i
+        parent = (i - lowest) | (2 * lowest)
+        return parent if parent < N else i - lowest
 
     def moved(i: int, way: int) -> int:
         return i if tree == 0 else N - 1 - i if N % 2 == 0 else (i + way) % N

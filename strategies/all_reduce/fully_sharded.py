@@ -8,9 +8,11 @@ To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/
 the ring. The rest of the model is one more block, or two, whose passes are those of the model.
 
 What autograd would keep of gathered parameters, it keeps as a place in the block. All ranks gather in one order: that
-of the model, and from the second step on that in which the pass before used the blocks. A block that a pass skips is
-gathered too, in its turn. With gradients accumulated in k pieces a rank sends (1 + 2k)(N - 1)/N of x. A last block that
-stayed between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike.
+of the model, and from the second step on that in which all have used the blocks in the pass before. A block that a pass
+skips is gathered too, in its turn. Ranks that use different blocks see it by the number beside the first chunks of the
+backward pass: then the order stays, and gradients are summed after the pass. With gradients accumulated in k pieces a
+rank sends (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes would save (N - 1)/N of it; here it is
+freed, so that all blocks are alike.
 
 An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing.
 
@@ -22,10 +24,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
-from gradwire.sharding.blocks import Block
 from gradwire.sharding.saved_places import SavedPlaces
 from gradwire.sharding.turns import Turns
 from strategies.all_reduce.hidden_communication import HiddenCommunication
@@ -59,7 +61,8 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Allocate this rank's chunks of x; gather and free in the passes."""
         super().setup()
         self.is_whole = True  # the replica has all of x
-        self.turns = Turns(self.cut)
+        self.turns = Turns(self.cut, self.rest)
+        self.is_common = True  # whether the chunks gathered last came with one pattern from all ranks
         self.saved = SavedPlaces(self.cut, self.enter_backward, self.transport.recorder)
         self.hidden = HiddenCommunication(self.transport)
         self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
@@ -79,8 +82,9 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Send this rank's chunk to all, beginning with the right neighbour."""
         N, r = self.transport.world_size, self.transport.rank
         self.begun[block] = self.transport.now()
+        chunk, pattern = self.x[block.place], self.turns.pattern
         for i in range(1, N):
-            self.lent.append(self.transport.isend(self.x[block.place], (r + i) % N, f"gather {block.name}"))
+            self.lent.append(self.transport.isend(chunk, (r + i) % N, f"gather {block.name}", n=pattern))
 
     def gathered(self, block: Block) -> torch.Tensor:
         """Return the block's parameters [n], when all chunks have come."""
@@ -92,8 +96,11 @@ class FullySharded(ShardedGradients, OnBlocks):
             vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
         chunks = block.cut(vector)
         chunks[self.own].copy_(self.x[block.place])
+        self.is_common = True
         for k in transport.peers:
-            transport.recv(k, f"gather {block.name}").copy_to(chunks[(k + 1) % transport.world_size])
+            message = transport.recv(k, f"gather {block.name}")
+            self.is_common &= message.n == self.turns.pattern
+            message.copy_to(chunks[(k + 1) % transport.world_size])
         self.hidden.count(self.begun.pop(block), waits)
         return vector
 
@@ -102,6 +109,8 @@ class FullySharded(ShardedGradients, OnBlocks):
         if block.vector is None:
             block.vector = self.gathered(block)
             self.replica.give(block, block.vector)
+            if self.turns.is_open:
+                self.pending = self.turns.plan(block, self.is_common)
         if self.prefetch and self.turns.left and self.turns.left[0] not in self.begun:
             self.begin_to_gather(self.turns.left[0])
 
@@ -130,15 +139,9 @@ class FullySharded(ShardedGradients, OnBlocks):
             return
         with self.saved.paused():
             for earlier in self.turns.before(block):
-                self.pass_over(earlier)
+                self.gather(earlier)  # which this rank does not use, or not yet
             self.gather(block)
-        self.turns.note(block, is_used=True)
-
-    def pass_over(self, block: Block) -> None:
-        """Gather a block that this pass does not use, or not yet, since others may; and free it."""
-        self.gather(block)
-        self.turns.note(block, is_used=False)
-        self.free(block)
+        self.turns.note(block)
 
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
@@ -150,11 +153,10 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Gather the blocks that are left; the backward pass goes the other way, but begins with the rest."""
         self.saved.stop()
         for block in self.turns.rest():
-            self.pass_over(block)
-        self.turns.end_forward()
-        self.begin_pass(self.turns.backward_order())
-        rest = [block for block in self.cut if block.module is self.replica.model]
-        self.turns.left = rest + [block for block in self.pending if block not in rest]
+            self.gather(block)
+        self.begin_pass(self.turns.end_forward())
+        for block in self.turns.skipped:
+            self.free(block)
 
     def stop_saving(self) -> None:
         """End a forward pass that has failed."""
@@ -166,15 +168,16 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Gather a block for its backward pass; reduce those before it that are not used: they get no gradient."""
         for earlier in self.turns.before(block):
             self.gather(earlier)
-            if not self.turns.is_used(earlier):
+            if earlier in self.turns.skipped:
                 earlier.missing.clear()
                 self.complete(earlier)
         self.gather(block)
 
     def complete(self, block: Block) -> None:
-        """Free the block, then see ShardedGradients."""
+        """Free the block; then see ShardedGradients, where all ranks reduce in the same order in the pass."""
         self.free(block)
-        super().complete(block)
+        if self.turns.is_common and not self.turns.is_open:
+            super().complete(block)
 
     def end_backward(self) -> None:
         """Gather the blocks that are left, which other ranks may have used, and free all."""

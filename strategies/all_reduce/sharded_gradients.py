@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
 from gradwire.core.transports.base import Work
-from gradwire.sharding.blocks import Block
+from gradwire.sharding.blocks import cut
 from gradwire.sharding.resharding import gathered, part_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
@@ -50,11 +51,12 @@ class ShardedGradients(ShardedRing):
         """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""
         N, replica, place = self.transport.world_size, self.replica, 0
         self.own = (self.transport.rank + 1) % N
-        self.cut, replica.collects = replica.blocks(self.block_modules), False
+        self.cut, replica.collects = cut(replica, self.block_modules), False
         for block in self.cut:
             block.chunks = self.descent.parts(N, block.part)
             own = block.chunks[self.own]
             block.place = slice(place, place := place + own.stop - own.start)
+        self.rest = [block for block in self.cut if block.module is replica.model]
         self.block_of = {i: block for block in self.cut for i in block.tensors}
         dtype = replica.x.dtype
         with self.transport.recorder.holding("gradients"):
@@ -74,9 +76,8 @@ class ShardedGradients(ShardedRing):
 
     def begin_pass(self, order: Iterable[Block] | None = None) -> None:
         """Forget which gradients are complete; reduce blocks in this order, by default from the end, the rest last."""
-        rest = [block for block in self.cut if block.module is self.replica.model]
         order = reversed(self.cut) if order is None else order
-        self.pending = [block for block in order if block not in rest] + rest
+        self.pending = [block for block in order if block not in self.rest] + self.rest
         for block in self.cut:
             block.missing = set(block.tensors)
 

@@ -97,8 +97,9 @@ class Synthesised(AllReduceSGD):
 
     def setup(self) -> None:
         """Make the schedule, for a chunk of the gradient."""
-        N = self.transport.world_size
-        self.schedule = synthesise(self.network or complete(N), self.replica.x.nbytes / N, self.seed)
+        N, network = self.transport.world_size, self.settings.network
+        graph = network if isinstance(network, Graph) else complete(N)
+        self.schedule = synthesise(graph, self.replica.x.nbytes / N, self.seed)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `run_schedule`."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.compression import Setting
-from gradwire.compression.dgs import Difference, SAMomentum, check_sgd
+from gradwire.compression.dgs import SAMomentum, check_sgd, differences
 from gradwire.compression.sparse import Sparse, check_density
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.descent import optimizer_of
@@ -88,52 +88,14 @@ class DGS(Served):
         self.velocity = SAMomentum(density=self.density)
         self.velocity.start(layout, x, Setting(scope, momentum=momentum, sends=not self.is_server))
         if self.is_server:
-            self.differences = {k: Difference(density=self.density) for k in self.transport.peers}
-            room = torch.empty_like(x)
+            self.differences, room = differences(self.density, layout, x, scope, self.transport.peers)
             # A worker that receives x starts without a difference, so checkpoints need none of these.
             self.keep("room", room, saved=False)
             for k, end in self.differences.items():
-                end.start(layout, x, Setting(scope))
-                end.room = room  # they work one after the other
                 self.keep(f"w {k}", end.w, saved=False)
             self.workers.on_sent_x = lambda k: self.differences[k].know_all(x)
         else:
             self.keep("velocity", self.velocity, saved=False)
-
-    def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
-        """Return the code of a vector [n], which is recorded."""
-        recorder = self.transport.recorder
-        with recorder.phase("compress", work="encode"):
-            code = codec.encode(vector)
-        recorder.count_code(code.values, code.indices, code.headers, vector.nbytes)
-        return code.data
-
-    def add(self, message: Message, alpha: float = 1.0) -> None:
-        """x <- x + alpha (the vector of a message)."""
-        with self.transport.recorder.phase("compress", work="decode"):
-            self.velocity.add(message.vector, self.replica.x, alpha)
-
-    def join(self, resumed: bool) -> None:
-        """All begin with the server's x."""
-        super().join(resumed)
-        self.shown = self.replica.x if self.is_server else self.replica.x.clone()
-
-    def finish(self) -> None:
-        """End the epoch. The workers are sent x too, but go on with their x_k."""
-        super().finish()
-        if self.is_server:
-            for k in sorted(self.workers.alive):
-                self.workers.send_copy(self.replica.x, k, 0, "model")
-        else:
-            self.transport.recv(SERVER, "model").copy_to(self.shown)
-
-    def known_models(self) -> Mapping[int, torch.Tensor]:
-        """w_k of each worker k: x_k is what it was sent."""
-        return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
-
-    def model(self) -> torch.Tensor:
-        """Return the server's x [n], on a worker as it was when the epoch ended."""
-        return self.shown
 
     # Worker
 
@@ -180,3 +142,40 @@ class DGS(Served):
         """Return G of worker k, coded or as it is; w_k <- w_k + G."""
         x, end = self.replica.x, self.differences[k]
         return self.encode(end, x) if self.downlink else end.take_all(x)
+
+    # The codes on their way, and the ends of an epoch
+
+    def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
+        """Return the code of a vector [n], which is recorded."""
+        recorder = self.transport.recorder
+        with recorder.phase("compress", work="encode"):
+            code = codec.encode(vector)
+        recorder.count_code(code.values, code.indices, code.headers, vector.nbytes)
+        return code.data
+
+    def add(self, message: Message, alpha: float = 1.0) -> None:
+        """x <- x + alpha (the vector of a message)."""
+        with self.transport.recorder.phase("compress", work="decode"):
+            self.velocity.add(message.vector, self.replica.x, alpha)
+
+    def join(self, resumed: bool) -> None:
+        """All begin with the server's x."""
+        super().join(resumed)
+        self.shown = self.replica.x if self.is_server else self.replica.x.clone()
+
+    def finish(self) -> None:
+        """End the epoch. The workers are sent x too, but go on with their x_k."""
+        super().finish()
+        if self.is_server:
+            for k in sorted(self.workers.alive):
+                self.workers.send_copy(self.replica.x, k, 0, "model")
+        else:
+            self.transport.recv(SERVER, "model").copy_to(self.shown)
+
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """w_k of each worker k: x_k is what it was sent."""
+        return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
+
+    def model(self) -> torch.Tensor:
+        """Return the server's x [n], on a worker as it was when the epoch ended."""
+        return self.shown

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from gradwire.core.records.errors import RunFailed, between
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.run_size import RunSize
-from gradwire.sharding.blocks import Block
+from gradwire.sharding.blocks import cut
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 
@@ -86,7 +87,7 @@ class Fragmented(Drifting, OnBlocks):
         self.x0, self.sums = torch.empty_like(x), self.transport.allocate(x.numel(), x.dtype)
         self.keep("x0", self.x0)
         self.keep("sums", self.sums, counted=False)
-        self.blocks = sorted(self.replica.blocks(self.block_modules), key=lambda block: block.part.start)
+        self.blocks = sorted(cut(self.replica, self.block_modules), key=lambda block: block.part.start)
         P, B, self.cut = min(self.fragments, len(self.blocks)), len(self.blocks), list[Fragment]()
         for i in range(n := B if self.strided else P):
             first, last = self.blocks[i * B // n], self.blocks[(i + 1) * B // n - 1]

@@ -15,12 +15,7 @@ P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov
 and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a
 fragment is sent, and waited for.
 
-- `eager` (Kale et al., 2025, arXiv 2502.12996): a rank takes its own difference at once, the others' a round late. It
-  has an x0 of its own. If (t - o_p) mod H = 0
-
-    d_k = x0_k,p - x_k,p
-    x0_k,p <- Nesterov(x0_k,p, the mean of d_k and of the others' d_j of H steps ago, weighted by n_j; first d_j = 0)
-    x_k,p <- x0_k,p;  send n_k d_k, to be summed round a ring
+With `eager` a rank takes its own difference at once: another algorithm, in `eager.py`.
 
 What is evaluated is the mean of the x_k. The end of an epoch and a checkpoint wait for what is on its way, and keep it:
 it is used in its turn. What has no turn before the run ends is not used.
@@ -34,6 +29,7 @@ from gradwire.core.records.errors import UsageError, below, between
 from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
+from strategies.local_models.eager import EagerUpdates
 from strategies.local_models.fragments import Fragment, Fragmented
 
 
@@ -77,14 +73,19 @@ class StreamingDiLoCo(Fragmented):
         return "the outer optimizer has momentum"
 
     def setup(self) -> None:
-        """Make the outer optimizer, and room for what this rank has sent."""
+        """Make the outer optimizer."""
         super().setup()
         self.tau = min(1, self.local_steps - 1) if self.delay is None else self.delay
         self.alpha = 0.5 if self.blend is None else self.blend
         self.outer = outer_sgd([one.x0 for one in self.cut], self.outer_lr, self.outer_momentum)
-        self.own = torch.zeros_like(self.x0) if self.eager else self.x0.new_empty(0)
         self.keep("outer", self.outer)
-        self.keep("own", self.own)
+        self.eager_updates = self.make_eager_updates() if self.eager else None
+
+    def make_eager_updates(self) -> EagerUpdates:
+        """Return what a rank does with `eager`, and room for what it has sent."""
+        own = torch.zeros_like(self.x0)
+        self.keep("own", own)
+        return EagerUpdates(own, self.transport.world_size, self.wait_for, self.take_outer_step)
 
     def use(self, fragment: Fragment) -> None:
         """x0_p <- Nesterov(x0_p, d_p); x_k,p <- alpha x_k,p + (1 - alpha) x0_p, if a sum is due."""
@@ -96,19 +97,11 @@ class StreamingDiLoCo(Fragmented):
             torch.lerp(x0, fragment.x, self.alpha, out=fragment.x)
 
     def fill(self, fragment: Fragment, n: int) -> None:
-        """The sum <- n_k x_k,p; if eager, the outer step is taken, and the sum <- n_k d_k."""
-        x, x0, total = fragment.x, fragment.x0.data, fragment.sum
-        if not self.eager:
-            torch.mul(x, n, out=total)
-            return
-        own, n_others = self.own[fragment.part], (self.transport.world_size - 1) * n
-        if n_all := self.wait_for(fragment):
-            total.sub_(own)
-            n_others = n_all - fragment.counts["sent"]
-        torch.sub(x0, x, out=own).mul_(n)
-        self.take_outer_step(fragment, (total if n_all else total.zero_()).add_(own).div_(n + n_others))
-        x.copy_(x0)
-        total.copy_(own)
+        """The sum <- n_k x_k,p; with `eager` see there."""
+        if self.eager_updates:
+            self.eager_updates.fill(fragment, n)
+        else:
+            torch.mul(fragment.x, n, out=fragment.sum)
 
     def take_outer_step(self, fragment: Fragment, d: torch.Tensor) -> None:
         """x0_p <- Nesterov(x0_p, d); the sum is used."""

@@ -121,14 +121,8 @@ def trained(model: nn.Module) -> torch.Tensor:
 def ring_codec(codec: Codec, hooked: CodecState) -> CodecFactory:
     """What makes the codec of a ring that is to do what the hook does."""
     (of_first, *_) = hooked.codecs.values()
-
-    def make(layout: Layout, like: torch.Tensor, rank: int, sends: bool) -> Codec:
-        made = dataclasses.replace(codec)
-        seed = of_first.setting.seed if isinstance(codec, SEEDED) else 5
-        made.start(layout, like, Setting("tensor", seed, rank, dist.get_world_size(), momentum_of(codec), sends))
-        return made
-
-    return make
+    seed = of_first.setting.seed if isinstance(codec, SEEDED) else 5
+    return CodecFactory(codec, Setting("tensor", seed, workers=dist.get_world_size(), momentum=momentum_of(codec)))
 
 
 def both_ways(transport: Transport, names: list[str]) -> dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]:

@@ -50,7 +50,7 @@ def test_a_storage_counts_once_from_its_operation_to_its_end() -> None:
         with recorder.evaluating():
             assert torch.zeros(1000).numel() == 1000
         assert use_of(memory).peak == 3 * 40, "what is on its way, and evaluation, are left out"
-    assert recorder.memory is None
+    assert not recorder.observers
     assert torch.zeros(3).numel() == 3
     assert memory.total == 0, "it counts no longer"
 

@@ -130,7 +130,7 @@ def test_waiting_is_a_share_of_the_interval(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     times = iter((0.0, 4.0, 4.0))
     scalars = Scalars(Recorder(clock=lambda: next(times)), tmp_path)
-    scalars.take("wait", 1.0)
+    scalars.span("wait", 1.0, "", 0, -1, -1)
     scalars.tick(7, 0.1)
     scalars.close()
     assert scalars_in(tmp_path)["waiting"] == [(7, 0.25)]

@@ -15,6 +15,7 @@ from gradwire.compression import Codec, Layout, Setting
 from gradwire.compression.coding import CodecFactory, codec_factory, coded
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.descent import Schedule
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.traits import Coded
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads.batches import BatchPlan
@@ -113,11 +114,11 @@ class Rank:
         self.worker = transport.rank - task.roles.index("worker")
         self.strategy = dataclasses.replace(task.strategy)
         self.replica = self.strategy.make_replica(make_model() if model is None else model, transport, task.n_gpus)
+        settings = RunSettings(task.clip_norm, task.schedule)
         if isinstance(self.strategy, Builtin):
-            self.strategy.start(self.replica, transport, OPTIMIZERS[task.optimizer], task.clip_norm)
+            self.strategy.start(self.replica, transport, OPTIMIZERS[task.optimizer], settings)
         else:
-            arguments = (task.suited_optimizer, task.clip_norm, task.schedule, state)
-            self.strategy.start(self.replica, transport, *arguments, codec=task.make_codec)
+            self.strategy.start(self.replica, transport, task.suited_optimizer, settings, state, task.make_codec)
         self.module = self.replica.module
 
     def x(self) -> torch.Tensor:

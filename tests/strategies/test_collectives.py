@@ -8,7 +8,7 @@ import torch
 
 from gradwire.core.transports.base import Transport, Work
 from gradwire.networks.graph import complete
-from strategies.all_reduce.double_tree import double_tree, node
+from strategies.all_reduce.double_tree import double_tree, neighbours
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.hierarchical_ring import hierarchical_ring
 from strategies.all_reduce.recursive_doubling import recursive_doubling
@@ -179,7 +179,7 @@ def test_the_partners_are_those_of_the_papers() -> None:
 def test_both_trees_have_all_ranks_and_a_leaf_of_one_is_no_leaf_of_the_other(N: int) -> None:
     inner = []
     for tree in (0, 1):
-        nodes = [node(rank, N, tree) for rank in range(N)]
+        nodes = [neighbours(rank, N, tree) for rank in range(N)]
         (root,) = (rank for rank, (parent, _) in enumerate(nodes) if parent is None)
         reached = [root]
         for rank in reached:

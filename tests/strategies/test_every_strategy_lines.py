@@ -48,7 +48,7 @@ LEFT: dict[str, set[str]] = {
     "hogwild": {"share", 'self.living.maximize(counts, "counts")', "self.replica.counts = counts"},
     "hogwild_pp": {"self.mean.copy_(self.average_x())"},
     "sharded_gradients": {"take_gradient", "self.reduce(block, n)"},
-    "fully_sharded": {"finish", "gather", "enter", "pass_over", "end_forward", "stop_saving", "enter_backward",
+    "fully_sharded": {"finish", "gather", "enter", "end_forward", "stop_saving", "enter_backward",
                       "end_backward"},
 }  # fmt: skip
 

@@ -13,10 +13,11 @@ from torch import nn
 from benchmarks.networks import mlp
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.blocks import Freed
 from gradwire.core.strategy.replica import trained
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 from gradwire.language.gpt import GPT
-from gradwire.sharding.blocks import Freed
 from strategies import FullySharded, Strategy
 from tests.ranks import LIMIT, launch
 from tests.runs import made
@@ -46,7 +47,7 @@ def losses(model: nn.Module, name: str, step: int, ranks: range) -> torch.Tensor
 def steps(transport: Transport, strategy: Strategy, name: str, pieces: int) -> list[tuple[float, list[float]]]:
     """In each step the loss of this rank, and x after it."""
     replica, found = strategy.make_replica(model_of(name), transport, 2), list[tuple[float, list[float]]]()
-    strategy.start(replica, transport, OPTIMIZERS["adam"], clip_norm=0.1)
+    strategy.start(replica, transport, OPTIMIZERS["adam"], RunSettings(clip_norm=0.1))
     for step in range(3):
         n, other = (len(batch_of(name, step, rank)[0]) for rank in (transport.rank, 1 - transport.rank))
         for last in (False, True)[-pieces:]:

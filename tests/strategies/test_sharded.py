@@ -16,10 +16,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.replica import layout_of
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 from gradwire.language.gpt import GPT
-from gradwire.sharding.blocks import Block, blocks_of
+from gradwire.sharding.blocks import blocks_of
 from strategies import FullySharded, Replica, RingAllReduce, ShardedGradients, Strategy
 from strategies.collectives import ring_all_reduce
 from tests.ranks import LIMIT, run, virtual_time
@@ -109,7 +111,7 @@ def trained(transport: Transport, case: Case, state: Any = None, steps: range = 
     torch.manual_seed(0)
     model = MODELS[case.model]().double()
     replica, strategy, found = Replica(model, transport), type(case.strategy)(**vars(case.strategy)), list[Any]()
-    strategy.start(replica, transport, OPTIMIZERS[case.optimizer], case.clip_norm, state=state)
+    strategy.start(replica, transport, OPTIMIZERS[case.optimizer], RunSettings(case.clip_norm), state)
     for step in steps:
         model.skips = {1: {3}, 2: {3, 4} if transport.rank == 0 else set()}.get(step, set())  # type: ignore[assignment]
         x, y = batch_of(case.model, step, transport.rank)

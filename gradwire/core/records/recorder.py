@@ -8,20 +8,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pandas as pd
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.events import CODE, CODE_MARKS, EVALUATE, OP, ROW, SCORE, EventFile, frame_of
 from gradwire.core.records.machine import name_of
-
-if TYPE_CHECKING:
-    from gradwire.diagnosis.memory import Memory  # which loads torch
+from gradwire.core.records.observer import Observer
 
 _NAN = float("nan")
 _pack = ROW.pack
@@ -54,8 +52,7 @@ class Recorder:
         self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
-        self.watch: Callable[..., None] | None = None  # is called with each span and mark: see `Scalars.take`
-        self.memory: Memory | None = None
+        self.observers: list[Observer] = []
         self._spent = 0.0  # of the phase that goes on
         self._rows = bytearray()  # what is not in the file yet
         self._file: IO[bytes] | None = None
@@ -106,13 +103,13 @@ class Recorder:
             )  # fmt: skip
             if len(self._rows) >= _BUFFERED:
                 self._write()
-            if self.watch:
-                self.watch(phase, t1 - t0, op, nbytes, version_read, version_applied)
+            for observer in self.observers:
+                observer.span(phase, t1 - t0, op, nbytes, version_read, version_applied)
 
     def mark(self, name: str, value: float) -> None:
         """Write a value measured once an epoch; `name` is one of MARKS, or of a score that begins with test_."""
-        if self.watch:
-            self.watch(name, value)
+        for observer in self.observers:
+            observer.mark(name, value)
         now, tag = self.clock(), 0
         if name not in CODE and name.startswith("test_"):
             name, tag = SCORE, self._tags.setdefault(name, len(self._tags))
@@ -129,8 +126,10 @@ class Recorder:
             self.synchronize()
         t0 = self.clock()
         outside, self._spent = self._spent, 0.0  # of the phase that this one lies in
-        if self.memory:
-            with self.memory.in_phase(name):
+        if self.observers:
+            with ExitStack() as stack:
+                for observer in self.observers:
+                    stack.enter_context(observer.in_phase(name))
                 yield
         else:
             yield
@@ -142,14 +141,24 @@ class Recorder:
         if self.enabled:
             self.add(name, t0, self.clock())
 
-    def holding(self, kind: str) -> AbstractContextManager[None]:
-        """Count what is allocated in the block as memory of this kind, of `memory.KINDS`, if it counts."""
-        return self.memory.holding(kind) if self.memory else nullcontext()
+    @contextmanager
+    def holding(self, kind: str) -> Iterator[None]:
+        """Tell observers that what is allocated in the block is memory of this kind."""
+        with ExitStack() as stack:
+            for observer in self.observers:
+                stack.enter_context(observer.holding(kind))
+            yield
 
-    def count_received(self, message: Any, in_place: bool) -> None:
-        """Count the memory of a received message, if memory is counted: see `Memory.receive`."""
-        if self.memory:
-            self.memory.receive(message, in_place)
+    def receive(self, message: Any, in_place: bool) -> None:
+        """Tell observers of a received message; `in_place`: its memory is the sender's, if that wants it back."""
+        for observer in self.observers:
+            observer.receive(message, in_place)
+
+    def in_thread(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Return what another thread of this rank is to call in place of `call`."""
+        for observer in self.observers:
+            call = observer.in_thread(call)
+        return call
 
     def spend(self, name: str, i: int) -> None:
         """Inside the block of phase `name`, let the time pass that belongs to parameter `i`; not again at its end."""

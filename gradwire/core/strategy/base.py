@@ -3,7 +3,7 @@
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from gradwire.compression.coding import CodecFactory, Coding
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.broadcast import broadcast
-from gradwire.core.strategy.descent import Descent, Schedule
+from gradwire.core.strategy.codes import CodecFactory, Coder
+from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
-from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits, Weight
+from gradwire.core.strategy.settings import DEFAULT, RunSettings
+from gradwire.core.strategy.traits import Cost, Footprint, Traits, Weight
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
-from gradwire.networks.graph import Graph
 
 _STRATEGIES = Path(__file__).resolve().parents[3] / "strategies"
 
@@ -47,7 +47,6 @@ class Strategy(ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traits: ClassVar[Traits] = Traits()
-    choice: ClassVar[Choice | None] = None  # of an instance that has begun, if it chooses between algorithms
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -97,10 +96,6 @@ class Strategy(ABC):
         alike = self.traits.agree and not self.traits.asynchronous
         return Weight(workers) if alike else "its class does not say the weight of a gradient"
 
-    def stalest(self, workers: int) -> int | None:
-        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
-        return None
-
     # The run
 
     def notice(self, n_gpus: int) -> str:
@@ -116,32 +111,26 @@ class Strategy(ABC):
         replica: Replica,
         transport: Transport,
         optimizer: OptimizerFactory,
-        clip_norm: float = 0.0,
-        schedule: Schedule | None = None,
+        settings: RunSettings = DEFAULT,
         state: dict[str, Any] | None = None,
-        after_update: Callable[[], None] = lambda: None,
         codec: CodecFactory | None = None,
-        seed: int = 0,
-        network: Graph | None = None,
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
-        `optimizer`, `clip_norm`, `schedule`: see `Descent`. `state`: what `state_dict` returned, to continue from
-        there. `after_update` is called on a server after each of its updates, when the workers have their replies.
-        `codec`: what gradients are sent by, of a kind that this strategy carries; None: as they are. `seed`: of what
-        the algorithm draws, the same on all ranks. `network`: of --network, if known. Raises PeerLost, WaitTimeout.
+        `optimizer`: see `Descent`. `state`: what `state_dict` returned, to continue from there. `codec`: what gradients
+        are sent by, of a kind that this strategy carries; None: as they are. Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
-        self.seed = seed
-        self.network = network
+        self.settings, self.seed = settings, settings.seed
         self._kept: dict[str, KeptThing] = {}
         with transport.recorder.holding("codec state"):
             self.coding = self._code_by(codec) if codec else None
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
+        clip_norm, schedule = settings.clip_norm, settings.schedule
         self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
-        self.descent.after_update = after_update
+        self.descent.after_update = settings.after_update
         self.descent.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
@@ -150,12 +139,12 @@ class Strategy(ABC):
             self.load_state_dict(state)
         self.join(resumed=state is not None)
 
-    def _code_by(self, codec: CodecFactory) -> Coding:
+    def _code_by(self, codec: CodecFactory) -> Coder:
         N, x = self.transport.world_size, self.replica.x
         _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
         dense *= self.period
         sends = self.roles(N)[self.transport.rank] == "worker"
-        coding = Coding(codec, self.replica, self.transport, dense, sends)
+        coding = codec.begin(self.replica, self.transport, dense, sends)
         # Where workers may die, a server begins anew with each: what codecs keep of them is lost.
         self.keep("codec", coding, saved=sends or not self.traits.workers_may_die)
         return coding
@@ -246,10 +235,6 @@ class Strategy(ABC):
         """
         return self.replica.x
 
-    def known_models(self) -> Mapping[int, torch.Tensor]:
-        """Return what this server takes the x_k [n] of each worker to be, by rank, where it keeps that."""
-        return {}
-
     # What belongs to this rank's state
 
     def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
@@ -258,11 +243,6 @@ class Strategy(ABC):
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """
         self._kept[name] = KeptThing(thing, saved, counted)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether rank 0's `state_dict` has what the others' lack: all ranks call it together."""
-        return False
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
 from gradwire.core.strategy.kept import nbytes_of
-from gradwire.core.strategy.missing import Missing, left_out
+from gradwire.core.strategy.layout import Layout
+from gradwire.core.strategy.missing import Missing, cut, is_missing
 
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 Schedule = Callable[[float], float]
@@ -60,7 +60,7 @@ class Descent:
         layout: Layout | None = None,
     ) -> None:
         self._make = optimizer
-        self._layout = layout or Layout.of((str(i), p) for i, p in enumerate(parameters))
+        self.layout = layout or Layout.of((str(i), p) for i, p in enumerate(parameters))
         self.is_flat = is_flat(optimizer)
         self._recorder = recorder
         self.clip_norm = clip_norm
@@ -86,7 +86,7 @@ class Descent:
         `parts`: of x these alone, of those that `parts` returns; `packed`: what is given is they, one after the other.
         `norm` returns the norm of the whole gradient, given that of the parts.
         """
-        self._norm, layout, x = norm, self._layout, parameters[0]
+        self._norm, layout, x = norm, self.layout, parameters[0]
         self.missing = Missing(layout.slices, [slice(0, layout.n)] if parts is None else parts, x.device)
         if self.is_flat:
             if parts is not None and not packed:
@@ -116,20 +116,21 @@ class Descent:
             name = _name_of(self._make, self.optimizer)
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        self._sizes = [p.numel() for p in self.parameters]
-        self._part = sum(self._sizes[i] for i in self.own) / layout.n
-        self._taken: list[int] = []  # those that have taken their part of the next step
+        self.sizes = [p.numel() for p in self.parameters]
+        self._part = sum(self.sizes[i] for i in self.own) / layout.n
+        self._taken: list[slice] = []  # the parts that have taken the next step
+        self._is_cut = False  # between tensors, since some of them had no gradient
 
     def parts(self, n: int, within: slice | None = None) -> list[slice]:
         """Return n parts of x, or of what lies `within` it, that may be updated apart.
 
         They are as `tensor_split` has them, or cut between tensors where the optimizer sees these.
         """
-        start, stop = (within.start, within.stop) if within else (0, self._layout.n)
+        start, stop = (within.start, within.stop) if within else (0, self.layout.n)
         each, longer = divmod(stop - start, n)
         ends = [start + i * each + min(i, longer) for i in range(n + 1)]
         if not self.is_flat:
-            cuts = [start, *(where.stop for where in self._layout.slices if start < where.stop <= stop)]
+            cuts = [start, *(where.stop for where in self.layout.slices if start < where.stop <= stop)]
             ends = [min(cuts, key=lambda cut: abs(cut - end)) for end in ends]
         return [slice(*both) for both in itertools.pairwise(ends)]
 
@@ -151,15 +152,15 @@ class Descent:
                 if self._norm and g is not None
                 else get_total_norm([g] if self.is_flat and g is not None else gradients)
             )
-        taken, self._taken = self._taken, []
+        taken, self._taken = [i for part in self._taken for i in self._inside(part)], []
         for i in taken:
             self.parameters[i].grad = None
-        with self._recorder.phase("update", self._part - sum(self._sizes[i] for i in taken) / self._layout.n):
+        with self._recorder.phase("update", self._part - sum(self.sizes[i] for i in taken) / self.layout.n):
             self._set_rates(processed)
             if self.clip_norm:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
-            with left_out(self.optimizer, self._lacking()):
-                self.optimizer.step()
+            self._skip_missing(g)
+            self.optimizer.step()
         self.count(n_samples, processed)
 
     @cached_property
@@ -169,33 +170,46 @@ class Descent:
 
     def step_part(self, part: slice, g: torch.Tensor, n_samples: int) -> None:
         """Update one of the `parts` that `optimize` was given, before `step`, with the same arguments, the others."""
-        ends = enumerate(itertools.accumulate(self._sizes))
-        taken = [i for i, end in ends if part.start < end <= part.stop]
+        taken = self._inside(part)
         self._give(g)
         for i in {*self.own} - {*taken}:
             self.parameters[i].grad = None
-        with self._recorder.phase("update", sum(self._sizes[i] for i in taken) / self._layout.n):
+        with self._recorder.phase("update", sum(self.sizes[i] for i in taken) / self.layout.n):
             self._set_rates(n_samples)
-            with left_out(self.optimizer, self._lacking()):
-                self.optimizer.step()
-        self._taken += taken
+            self._skip_missing(g)
+            self.optimizer.step()
+        self._taken.append(part)
+
+    def _inside(self, part: slice) -> list[int]:
+        """Return the numbers of the parameters in a part of x, which the optimizer has all of."""
+        return [i for i, end in enumerate(itertools.accumulate(self.sizes)) if part.start < end <= part.stop]
 
     def _give(self, g: torch.Tensor) -> None:
-        gradients = g.split(self._sizes) if self.is_flat else self._layout.views(g, self.own)
+        gradients = g.split(self.sizes) if self.is_flat else self.layout.views(g, self.own)
         for i, gradient in zip(self.own, gradients, strict=True):
             self.parameters[i].grad = gradient
 
-    def _lacking(self) -> Iterator[tuple[nn.Parameter, slice]]:
-        """Yield the parts of parameters that tensors are which may have no gradient."""
-        if not self.is_flat:
-            yield from ((self.parameters[i], slice(0, self._sizes[i])) for i in self.lacking.intersection(self.own))
+    def _skip_missing(self, g: torch.Tensor | None) -> None:
+        """Take -0 from the parameters: without a gradient the optimizer leaves them as they are, and their state."""
+        if not self.lacking:
             return
-        ends = list(itertools.accumulate(self._sizes))
-        for place in (place for i in self.lacking for place in self.missing.places[i]):
-            for p, end in zip(self.parameters, ends, strict=True):
-                start, stop = max(place.start - end + p.numel(), 0), min(place.stop - end, 0) + p.numel()
-                if start < stop:
-                    yield p, slice(start, stop)
+        if g is not None and self.is_flat:
+            self.cut(
+                end
+                for i in self.missing.of(g, self.lacking)
+                for at in self.missing.places[i]
+                for end in (at.start, at.stop)
+            )
+        for p in self.parameters:
+            if p.grad is not None and is_missing(p.grad):
+                p.grad = None
+
+    def cut(self, ends: Iterable[int]) -> None:
+        """Cut the vectors that a flat optimizer has, and its state, so that pieces end at these places."""
+        pieces = cut(self.optimizer, self.parameters, {*ends})
+        if len(pieces) > len(self.parameters):
+            self.parameters, self.own, self._is_cut = pieces, range(len(pieces)), True
+            self.sizes = [p.numel() for p in pieces]
 
     def _set_rates(self, processed: float) -> None:
         if self.schedule:
@@ -211,7 +225,7 @@ class Descent:
             rate *= self.schedule(self.processed + n_samples / 2)
         if self.clip_norm:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        for part, parameter in zip(g.split(self._sizes), self.parameters, strict=True):
+        for part, parameter in zip(g.split(self.sizes), self.parameters, strict=True):
             part.add_(parameter.data, alpha=options["weight_decay"]).mul_(rate)
 
     @property
@@ -238,9 +252,11 @@ class Descent:
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
         counts = {"version": self.version, "samples": self.samples, "processed": self.processed}
-        return {"optimizer": deepcopy(self.optimizer.state_dict()), **counts}
+        sizes = {"sizes": self.sizes} if self._is_cut else {}
+        return {"optimizer": deepcopy(self.optimizer.state_dict()) | sizes, **counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
+        self.cut(itertools.accumulate(state["optimizer"].get("sizes", ())))
         self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
         self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]

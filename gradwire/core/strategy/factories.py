@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from gradwire.compression import Layout
+from gradwire.core.strategy.layout import Layout
 
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 Made = TypeVar("Made", bound=torch.optim.Optimizer)

@@ -4,12 +4,15 @@ No gradient of a backward pass is -0 there, and a sum of -0 is -0. So a tensor t
 ranks had a gradient on none of them, and no message more is needed to know it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
+
+MISSING = "missing gradients"  # the tag of a message with the numbers of such tensors, of which a code does not tell
 
 
 class Missing:
@@ -44,8 +47,11 @@ class Missing:
             return set()
         numbers, starts = self._firsts
         firsts = g[starts]
-        found = numbers[((firsts == 0) & firsts.signbit()).cpu()].tolist()
-        return {i for i in found if all(is_missing(g[place]) for place in self.places[i])}
+        return self.of(g, numbers[((firsts == 0) & firsts.signbit()).cpu()].tolist())
+
+    def of(self, g: torch.Tensor, numbers: Iterable[int]) -> set[int]:
+        """Return which of the tensors with these numbers, as far as they lie in the parts, are missing in g."""
+        return {i for i in numbers if self.places[i] and all(is_missing(g[place]) for place in self.places[i])}
 
     def mark(self, g: torch.Tensor, numbers: Iterable[int]) -> None:
         """Make these tensors missing in g."""
@@ -56,35 +62,34 @@ class Missing:
 
 def is_missing(gradient: torch.Tensor) -> bool:
     """Return whether all elements are -0."""
-    return not gradient.any() and bool(gradient.signbit().all())
+    return not gradient.is_meta and not gradient.any() and bool(gradient.signbit().all())
 
 
-@contextmanager
-def left_out(optimizer: torch.optim.Optimizer, places: Iterable[tuple[nn.Parameter, slice]]) -> Iterator[None]:
-    """In the block, which takes a step, leave these places of parameters as they are where the gradient is missing.
+def cut(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], ends: set[int]) -> list[nn.Parameter]:
+    """Cut the vectors that an optimizer of one group has for parameters, with their gradients and state, at `ends`.
 
-    The optimizer does so with a parameter of which it is all. Of one that has other elements too, the value and the
-    state are put back after the step; state that is made in it begins at what a gradient of 0 gives, without decay.
+    `ends`: of the pieces, in all elements. The optimizer then has the pieces that are returned, and may skip any.
     """
-    before: list[tuple[nn.Parameter, slice, dict[str, torch.Tensor]]] = []
-    for p, place in places:
-        if p.grad is None or not is_missing(p.grad.view(-1)[place]):
+    pieces, begin = [], 0
+    for p in parameters:
+        inside = [end - begin for end in sorted(ends) if begin < end < begin + p.numel()]
+        begin += p.numel()
+        if not inside:
+            pieces.append(p)
             continue
-        if place == slice(0, p.numel()):
-            p.grad = None
-        else:
-            before.append((p, place, {name: t.clone() for name, t in _at(optimizer, p, place).items()}))
-    yield
-    decays = any(group.get("weight_decay") for group in optimizer.param_groups)
-    for p, place, values in before:
-        for name, view in _at(optimizer, p, place).items():
-            if name in values:
-                view.copy_(values[name])
-            elif decays:
-                view.zero_()
+        state = optimizer.state.pop(p, {})
+        for i, data in enumerate(p.data.tensor_split(inside)):
+            piece = nn.Parameter(data)
+            piece.grad = None if p.grad is None else p.grad.tensor_split(inside)[i]
+            if state:
+                optimizer.state[piece] = {name: _part(value, p, inside, i) for name, value in state.items()}
+            pieces.append(piece)
+    if len(pieces) > len(parameters):
+        optimizer.param_groups[0]["params"] = pieces
+    return pieces
 
 
-def _at(optimizer: torch.optim.Optimizer, p: nn.Parameter, place: slice) -> dict[str, torch.Tensor]:
-    """Return the value and the state of some elements of a parameter."""
-    tensors = {"": p.data} | {name: t for name, t in optimizer.state[p].items() if isinstance(t, torch.Tensor)}
-    return {name: t.view(-1)[place] for name, t in tensors.items() if t.shape == p.shape}
+def _part(value: Any, p: nn.Parameter, inside: Sequence[int], i: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return deepcopy(value)
+    return (value.tensor_split(inside)[i] if value.shape == p.shape else value).clone()

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
-from gradwire.sharding.blocks import Block
+from gradwire.core.strategy.blocks import Block
 
 
 class OnBlocks:
@@ -69,8 +69,7 @@ class Passes:
                 errors.append(error)
             asked.put(None)
 
-        memory = self._recorder.memory
-        thread = Thread(target=memory.in_thread(compute) if memory else compute, daemon=True)
+        thread = Thread(target=self._recorder.in_thread(compute), daemon=True)
         thread.start()
         while (call := asked.get()) is not None:
             try:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.compression import Layout
+from gradwire.core.strategy.blocks import Block, free, give
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.passes import Passes
 from gradwire.core.transports.base import Message, Transport
-from gradwire.sharding.blocks import Block, blocks_of, free, give
 
 
 class Replica(Passes):
@@ -137,10 +137,6 @@ class Replica(Passes):
         parameter.grad = view
 
     # Blocks, for who keeps no x or g of all
-
-    def blocks(self, names: str) -> list[Block]:
-        """Return the blocks of the model: see `blocks_of`."""
-        return blocks_of(self.model, self.layout, names)
 
     def take_gradients(self, block: Block, out: torch.Tensor) -> None:
         """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one is -0."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression import KINDS
 from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.codes import KINDS
+from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from gradwire.core.strategy.workers import GRADIENT, SERVER, Workers
 from gradwire.core.transports.base import NO_LIMIT, Message, Work
@@ -37,7 +38,8 @@ class Served(Strategy):
         self.is_server = roles[self.transport.rank] == "server"
         if self.is_server:
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
-            self.workers = Workers(ranks, self.replica, self.transport, self.descent, self.coding)
+            kind = Membership if self.traits.workers_may_die else Workers
+            self.workers = kind(ranks, self.replica, self.transport, self.descent, self.coding)
             self.keep("worker_steps", self.workers)
         self.steps = 0
         self.over = False
@@ -47,7 +49,10 @@ class Served(Strategy):
     def send_gradient(self, n_samples: int) -> Work:
         """Send (n_k, g_k); where there is a codec, the code of g_k."""
         g = self.replica.collect()
-        return self.transport.isend(self.coding.encode(g) if self.coding else g, SERVER, GRADIENT, n=n_samples)
+        if self.coding:
+            g = self.coding.encode(g)
+            self.coding.tell([SERVER])
+        return self.transport.isend(g, SERVER, GRADIENT, n=n_samples)
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """All steps; of an asynchronous worker, its own, one after the other, until the server ends the epoch."""
@@ -70,7 +75,7 @@ class Served(Strategy):
         `processed`: how many times their samples the workers have computed on for this step.
         """
         mean, used = Mean(self.replica.g), []
-        missing: set[int] | None = set() if self.coding else None  # in all of them; a code does not tell
+        missing: set[int] | None = None  # in all of them
         for gradient in gradients:
             if missing is None or missing:
                 missing_here = self.descent.missing.find(gradient.vector)
@@ -88,10 +93,11 @@ class Served(Strategy):
     # Both
 
     def join(self, resumed: bool) -> None:
-        """Where workers may start late, each begins where the server is (see `Workers.welcome`); else all together."""
+        """Where workers may start late, each begins where the server is: see `Membership`; else all begin together."""
         if not self.traits.workers_may_die:
             super().join(resumed)
         elif self.is_server:
+            assert isinstance(self.workers, Membership)
             for k in self.workers.steps:
                 self.workers.welcome(k)
         else:

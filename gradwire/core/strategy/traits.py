@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from gradwire.compression import Codec
 from gradwire.core.records.formulas import evaluate
 
 END, SURVIVED, RETURNING = "end", "survived", "returning"
@@ -79,7 +78,7 @@ class Cost:
     server: Traffic | None = None  # by each server
     path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
     in_order: Traffic | None = None  # the path where cards pass messages in order, if it is another
-    code: Codec | None = None  # the codec of its own that the algorithm sends gradients by, whose bytes are G
+    code: Any = None  # the codec of its own that the algorithm sends gradients by, if any, whose bytes are G
     scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
 
     @property
@@ -131,6 +130,18 @@ class Choice:
         """Return it in one line."""
         found = ", ".join(f"{name} {self.us[name]:.4g}" for name in sorted(self.us, key=self.us.__getitem__))
         return f"{self.taken}, {self.why}" + f"; us: {found}" * bool(found)
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A strategy that chooses between algorithms; None: it has not begun."""
+
+    choice: Choice | None
+
+
+def choice_of(strategy: object) -> Choice | None:
+    """Return what a strategy that has begun has chosen, if it chooses between algorithms."""
+    return strategy.choice if isinstance(strategy, Chooses) else None
 
 
 @dataclass(frozen=True)

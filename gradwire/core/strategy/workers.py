@@ -1,8 +1,7 @@
-"""The workers of a server: which are alive, whose message comes next, and what each of them has.
+"""The workers of a server: whose message comes next, and what each of them has.
 
 A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
-can be replayed. Where the server holds all that matters, workers may die, and one that is started again gets the
-server's x and takes part. A strategy sees none of this: it iterates over the messages of an epoch and replies.
+can be replayed. A strategy iterates over the messages of an epoch and replies.
 """
 
 import math
@@ -12,12 +11,13 @@ from typing import Any
 
 import torch
 
-from gradwire.compression.coding import Coding
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.strategy.codes import Coder
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
-from gradwire.core.transports.messages import Delivered, PeerReturned, WaitTimeout
+from gradwire.core.transports.messages import Delivered, WaitTimeout
 from gradwire.core.transports.noted import receive_noted
 
 SERVER = 0
@@ -25,12 +25,12 @@ GRADIENT = "gradient"
 
 
 class Workers:
-    """What a server knows of its workers, the ranks `ranks`.
+    """What a server knows of its workers, the ranks `ranks`; the death of one ends the run: see `Membership`.
 
     `alive` are those that have not died, `present` those of them that have not said goodbye in this epoch, `waiting`
-    those that have asked for a reply and have none yet, `returned` those that were started again and have no x yet.
-    `steps[k]` counts the steps that worker k has taken, in all its lives: it never falls. `version_read[k]` is the
-    version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
+    those that have asked for a reply and have none yet. `steps[k]` counts the steps that worker k has taken.
+    `version_read[k]` is the version of x that it computes on. With `coding`, gradients come as codes, and are yielded
+    decoded.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Workers:
         replica: Replica,
         transport: Transport,
         descent: Descent,
-        coding: Coding | None = None,
+        coding: Coder | None = None,
     ) -> None:
         self._replica, self._transport = replica, transport
         self._descent, self._coding = descent, coding
         self._noted = 0  # the version that was made known last
         self.alive = set(ranks)
         self.present = set(self.alive)
-        self.waiting, self.returned = set[int](), set[int]()
+        self.waiting = set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
@@ -79,7 +79,9 @@ class Workers:
 
     def _round(self) -> Iterator[Message]:
         for k in sorted(self.present):
-            message = self._transport.recv(k, (GRADIENT, "goodbye"))
+            message = self._transport.recv(k, (GRADIENT, "goodbye", MISSING))
+            while self._is_notice(message):
+                message = self._transport.recv(k, (GRADIENT, "goodbye", MISSING))
             if message.tag == "goodbye":
                 self.present.remove(k)
             else:
@@ -100,14 +102,12 @@ class Workers:
         The sender of a `request` waits for a reply, of `notices` not. The epoch is over when all workers have
         said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
         worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
-        allows it, if need be in a later epoch. Raises PeerLost when no worker is left, RunFailed when
-        it has waited too long for one that has closed without goodbye.
+        allows it, if need be in a later epoch. Raises PeerLost when a worker is lost that may not die, or the last;
+        RunFailed when it has waited too long for one that has closed without goodbye.
         """
         self.present, self._noted = set(self.alive), self._descent.version
         while not self._is_over(until):
-            for k in sorted(self.returned):
-                if may_begin(k):
-                    self._admit(k)
+            self.admit(may_begin)
             message = self._receive(request, *notices)
             if message is None:
                 on_departure()
@@ -126,15 +126,8 @@ class Workers:
     def _receive(self, *tags: str) -> Message | None:
         """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
         try:
-            transport, wanted, seconds = self._transport, (*tags, "goodbye"), self.patience()
+            transport, wanted, seconds = self._transport, (*tags, "goodbye", MISSING), self.patience()
             message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
-        except PeerLost as lost:
-            self._remove(lost.rank)
-            left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
-            may_continue = self._transport.inbox.replay is None and (left or self._transport.may_return())
-            if lost.rank == ANY or not may_continue:
-                raise
-            return None
         except WaitTimeout as error:
             silent = [str(k) for k in sorted(self.present) if self._transport.is_gone(k)]
             if not silent:
@@ -143,16 +136,14 @@ class Workers:
                 f"rank {', '.join(silent)} has closed its transport without a goodbye: its loop must end with "
                 f"strategy.finish(); {error}"
             ) from error
-        except PeerReturned as returned:
-            self._remove(returned.rank)
-            self.returned.add(returned.rank)
-            return None
         if message is None:
             self.on_silence()
             return None
         if message.src not in self.alive:  # it died after it had sent this
             message.release()
             return None
+        if self._is_notice(message):
+            return self._receive(*tags)
         if message.tag == "goodbye":
             self.present.discard(message.src)
             return None
@@ -163,8 +154,8 @@ class Workers:
         for k in sorted(self.alive):
             try:
                 message = self._transport.recv(k, tag)
-            except PeerLost:
-                self._remove(k)
+            except PeerLost as lost:
+                self.lose(k, lost)
                 continue
             self.waiting.add(k)
             yield self._take(message)
@@ -172,6 +163,13 @@ class Workers:
     def _take(self, message: Message) -> Message:
         message.version = int(self.version_read[message.src])
         return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
+
+    def _is_notice(self, message: Message) -> bool:
+        """Return whether it tells which gradients are missing in codes; take it then."""
+        if self._coding is None or message.tag != MISSING:
+            return False
+        self._coding.learn(message)
+        return True
 
     def note_update(self) -> None:
         """Make known that x has a new version, if it has, when the workers have their replies."""
@@ -207,8 +205,8 @@ class Workers:
         """Send to worker k, unless it is dead."""
         try:
             return self._transport.isend(value, k, tag, n=n)
-        except PeerLost:
-            self._remove(k)
+        except PeerLost as lost:
+            self.lose(k, lost)
             return Delivered()
 
     # Records
@@ -243,38 +241,12 @@ class Workers:
         """Continue from a `state_dict`."""
         self.steps = dict(state)
 
-    def _remove(self, k: int) -> None:
-        """Worker k is dead."""
-        if k in self.alive:
-            step = self._descent.version + (k in self.waiting)  # the first that lacks its part, where all go in step
-            death = {"rank": k, "samples": self._descent.samples, "step": step, "returned": False}
-            self._transport.recorder.deaths.append(death)
-        for group in (self.alive, self.present, self.waiting, self.returned):
-            group.discard(k)
+    def lose(self, k: int, lost: PeerLost) -> None:
+        """Worker k is dead: that ends the run."""
+        raise lost
 
-    def _admit(self, k: int) -> None:
-        """Let worker k, which was started again, take part, with no fewer steps than the slowest."""
-        self._transport.admit(k)
-        if self._coding:
-            self._coding.forget(k)
-        self._replies.pop(k, None)
-        self.steps[k] = max(self.steps[k], self.slowest)
-        self.returned.remove(k)
-        self.alive.add(k)
-        self.present.add(k)
-        [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
-        self.welcome(k)
-
-    def welcome(self, k: int) -> None:
-        """Send worker k the epoch, the samples so far, its steps, and all of the module's state."""
-        self.version_read[k] = self._descent.version
-        self.on_sent_x(k)
-        position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
-        self.send(position, k, "position")
-        self.send_copy(self._replica.x, k, 0, "initial parameters")
-        self.send(self._replica.b.clone(), k, "initial buffers")
-        if (others := self._replica.others).numel():
-            self.send(others, k, "initial others")
+    def admit(self, may_begin: Callable[[int], bool]) -> None:
+        """Let those take part that have been started again: none, where they may not die."""
 
     def end_epoch(self) -> None:
         """Send the living workers the mean of their buffers, the greatest of their counts, and x if theirs is older."""

@@ -15,6 +15,7 @@ from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUM
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.training.optimizers import OPTIMIZERS, factory, schedule
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.lookup import UserObject
@@ -35,15 +36,14 @@ BY_NAME = ("dataset", "model", "task", "optimizer")  # which may also be given a
 class Choice:
     """What an option that is an object may be: an instance of a class of `table`, with options of its own.
 
-    `base` is the class that all derive from, `help` its text in `--help`, `example` what to write in Python. `own`:
-    may be yourmodule:YourClass. `defaults` returns the defaults that an instance has for options of every run.
+    `base` is the class that all derive from, `help` its text in `--help`, `example` what to write in Python. `defaults`
+    returns the defaults that an instance has for options of every run.
     """
 
     base: type[Any]
     table: Mapping[str, type[Any]]
     help: str
     example: str
-    own: bool
     defaults: Callable[[Any], Mapping[str, Any]]
 
 
@@ -271,6 +271,10 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
     def is_replay(self) -> bool:
         """Whether the order of messages is that of another run."""
         return False
+
+    def settings(self) -> RunSettings:
+        """Return what a strategy is told of the run."""
+        return RunSettings(self.clip_norm, seed=self.seed)
 
     def start_arguments(self) -> dict[str, Any]:
         """Return what `Strategy.start` is given beside what every run has."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from gradwire.core.strategy.traits import choice_of
 from gradwire.core.training.watchers import Watcher
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Progress(Watcher):
 
     def after_start(self, rank: "Rank") -> None:
         """Report a choice, if there was one."""
-        if choice := rank.strategy.choice:
+        if choice := choice_of(rank.strategy):
             rank.report(Report(choice=choice.text()))
 
     def end_step(self, rank: "Rank", step: int) -> None:

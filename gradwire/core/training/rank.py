@@ -15,7 +15,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.events import EventFile
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import Replica, bytes_of
-from gradwire.core.strategy.traits import Choice
+from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.training.options import CoreOptions
 from gradwire.core.training.passes import Precision, Straggler, choose_threads, shares_of
 from gradwire.core.training.progress import Report
@@ -115,11 +115,10 @@ class Rank:
             choose_threads(self.model, self._small_pass, (stop - start) // options.accumulate / len(self._first))
         self.tell("before_start")
         self.replica = replica = strategy.make_replica(self.model, transport, options.n_gpus or 1)
-        strategy.start(
-            replica, transport, options.make_optimizer(), options.clip_norm,
-            options.make_schedule(self.data.n_train * self.per_sample), self.state,
-            lambda: self.end_step(strategy.descent.version), seed=options.seed, **options.start_arguments(),
-        )  # fmt: skip
+        schedule = options.make_schedule(self.data.n_train * self.per_sample)
+        told: dict[str, Any] = {"schedule": schedule, "after_update": lambda: self.end_step(strategy.descent.version)}
+        settings = dataclasses.replace(options.settings(), **told)
+        strategy.start(replica, transport, options.make_optimizer(), settings, self.state, **options.start_arguments())
         if options.amp == "fp16" and replica.is_watched:
             raise UsageError(
                 f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
@@ -208,7 +207,7 @@ def result_of(
         list(recorder.deaths),
         transport.alignment,
         torch.get_num_threads(),
-        strategy.choice,
+        choice_of(strategy),
         recorder.applied,
         {name: value for name, value in (found or {}).items() if value is not None},
     )

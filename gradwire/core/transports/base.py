@@ -212,7 +212,7 @@ class Transport(ABC):
         if from_any:
             self.inbox.arrivals.append(message.src)
         message._receiver, message._t0 = self, here
-        self.recorder.count_received(message, self.same_machine)
+        self.recorder.receive(message, self.same_machine)
         if message.tensor is not None:
             if self._on_gpu:  # it may lie on another one
                 message.tensor = message.tensor.to(self.device)

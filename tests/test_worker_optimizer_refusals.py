@@ -26,12 +26,12 @@ from strategies import (
     WorkerOptimizer,
     by_name,
 )
-from tests.core.strategy.test_worker_optimizer import NAME, Found, train, x_of
 from tests.ranks import outcome, virtual_time
 from tests.runs import SYNCHRONOUS
 from tests.strategies.kinds import fit
 from tests.strategies.loops import OPTIMIZERS, Task, X, Y, make_model
 from tests.strategies.scripted import Scripted
+from tests.test_worker_optimizer import NAME, Found, train, x_of
 
 Make = Callable[[Any], Any]  # a scheduler
 

@@ -33,6 +33,7 @@ from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.kept import random_state, set_random_state
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 
 
@@ -78,7 +79,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         with in_python({}):
-            self.strategy.start(self.replica, transport, optimizer, clip_norm, schedule, state, codec=make)
+            self.strategy.start(self.replica, transport, optimizer, RunSettings(clip_norm, schedule), state, make)
         if state:
             set_random_state(state, transport.device)
         self._unchangeable, self._complete = "", False

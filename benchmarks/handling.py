@@ -14,13 +14,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gradwire.core.training.names import make_strategy
-
 from benchmarks.accuracy import Clock, measure_kernel, of_a_step
 from benchmarks.common import Row, Settings, figures, main
 from benchmarks.points import BATCH, Point, build
 from gradwire.core.strategy.replica import layout_of
 from gradwire.core.workloads import datasets
+from gradwire.names import make_strategy
 from gradwire.networks.units import ACKNOWLEDGED
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.handling import handling_of, measure_handling

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
-from gradwire.core.records.known import CATALOGUE
+from gradwire.early_arguments import CATALOGUE
 from gradwire.scoreboard.table import table
 from strategies import GROUPS, Strategy
 

@@ -134,7 +134,7 @@ def _before_training(arguments: Sequence[str]) -> int | None:
     from gradwire.core.launchers.sockets import remove_folder
     from gradwire.core.records.errors import RunFailed, UsageError
     from gradwire.core.records.interrupts import end_while_loading, guarded, interrupts_wait
-    from gradwire.core.records.known import check_names, listed
+    from gradwire.early_arguments import check_names, listed
 
     end_while_loading(_NOTHING, remove_folder)
     try:

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
+from gradwire.core.records.arguments import check_name
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.known import check_name
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.checks import check_class
 from gradwire.core.workloads.lookup import check_recorded_code, import_user_object

@@ -11,9 +11,9 @@ from torch import nn
 
 from gradwire.checkpoints.folder import in_training, latest, listed
 from gradwire.core.launchers import Launcher
+from gradwire.core.records.arguments import value_of
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import number_of
-from gradwire.core.records.known import value_of
 from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
 from gradwire.core.training.checks import check_path
 from gradwire.core.training.evaluation import REPORTER

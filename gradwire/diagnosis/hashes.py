@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradwire.compression import Layout
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.transports.messages import as_vector
 
 ELEMENTS = 32  # of each tensor, whose values are kept

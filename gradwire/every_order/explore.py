@@ -23,9 +23,9 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from gradwire.command_line import guarded, refuse_unknown
+from gradwire.core.records.arguments import read_options, value_of
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.known import read_options, value_of
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.workloads.lookup import call_user_function, import_user_object
 from gradwire.every_order.invariants import Holds

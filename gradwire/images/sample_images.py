@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import tyro
 
+from gradwire.core.records.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.records.interrupts import guarded
-from gradwire.core.records.known import read_options
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.options import DataOptions
 

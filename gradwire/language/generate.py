@@ -13,9 +13,9 @@ import torch
 import tyro
 
 from gradwire.checkpoints.model_files import load
+from gradwire.core.records.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.records.interrupts import guarded
-from gradwire.core.records.known import read_options
 from gradwire.core.workloads.lookup import blamed_on
 
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from gradwire.core.records.arguments import read_options
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.known import read_options
 from gradwire.torch_scripts.every_order import examine
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.simulate import ClusterScript, ScriptOptions, run_on_cluster

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from gradwire.compression import Codec, Layout, Setting
+from gradwire.compression import Codec, Setting
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
@@ -17,6 +17,7 @@ from gradwire.core.records.files import CALIBRATION
 from gradwire.core.records.machine import machine, usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.training.passes import Precision
 from gradwire.core.transports.timing import now

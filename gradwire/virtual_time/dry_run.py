@@ -11,10 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy import forms
 from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.timing import at_intervals

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradwire.compression import Layout
 from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import float_buffers, layout_of, trained
 from gradwire.core.training.passes import shares_of
 from gradwire.core.workloads import models

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradwire.compression import Layout
 from gradwire.compression.wing import AFTER_WARM_UP
 from gradwire.core.strategy.blocks import Block
+from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.traits import Choice, choice_of

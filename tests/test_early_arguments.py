@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gradwire import early_arguments
 from gradwire.compression import CODECS
-from gradwire.core.records import known
 from strategies import STRATEGIES
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -22,8 +22,8 @@ runpy.run_path("train.py", run_name="__main__")
 
 @pytest.mark.of_every_strategy
 def test_they_are_those_of_the_tables() -> None:
-    assert known.names("strategies") == list(STRATEGIES)
-    assert known.names("gradwire/compression") == list(CODECS)
+    assert early_arguments.names("strategies") == list(STRATEGIES)
+    assert early_arguments.names("gradwire/compression") == list(CODECS)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_the_main_job_answers_before_it_loads_torch(arguments: list[str], code: 
 
 
 def test_a_list_that_lacks_a_strategy_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = known.listed()
+    text = early_arguments.listed()
     assert text
     (shorter := tmp_path / "catalogue.txt").write_text(text.replace("sparta  (", ""))
-    monkeypatch.setattr(known, "CATALOGUE", shorter)
-    assert known.listed() is None
+    monkeypatch.setattr(early_arguments, "CATALOGUE", shorter)
+    assert early_arguments.listed() is None

@@ -1,0 +1,43 @@
+"""A command line is read, with one line for what is wrong in it."""
+
+import argparse
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+from gradwire.core.records.errors import UsageError, unknown
+
+T = TypeVar("T")
+
+
+def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> None:
+    """Check that `name` is `known`, or, with `or_own`, like yourmodule:YourClass. Raises UsageError."""
+    if name not in known and not (or_own and ":" in name):
+        raise unknown(option, name, known, "yourmodule:YourClass" if or_own else "")
+
+
+def value_of(option: str, arguments: Sequence[str]) -> str | None:
+    """Return what a command line gives for `option`, the last time; None if it does not give it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(option, dest="value", nargs="?")
+    value: str | None = parser.parse_known_args(arguments)[0].value
+    return value
+
+
+def read_options(arguments: Sequence[str], kind: type[T], description: str) -> T:
+    """Return the options, `kind` being a dataclass of them. Raises UsageError; SystemExit(0) after --help."""
+    import tyro  # here, because a typo is refused before it is loaded
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, description=description, args=arguments, use_underscores=True)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
+        parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
+        text = parts[1] if len(parts) > 1 else parts[0]
+        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None

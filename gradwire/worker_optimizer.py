@@ -19,13 +19,11 @@ The workers say when it is over: each calls `finish` when it has taken its steps
 
 import dataclasses
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from gradwire.compression import Codec, Setting
-from gradwire.compression.coding import check_codec, codec_factory
 from gradwire.core.records.errors import UsageError, in_python
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
@@ -35,6 +33,9 @@ from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
+
+if TYPE_CHECKING:
+    from gradwire.compression import Codec
 
 
 class WorkerOptimizer(torch.optim.Optimizer):
@@ -61,7 +62,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
         strategy: Strategy,
         optimizer: OptimizerFactory,
         *,
-        codec: Codec | None = None,
+        codec: "Codec | None" = None,
         scope: str = "tensor",
         momentum: float = 0.0,
         seed: int = 0,
@@ -76,7 +77,12 @@ class WorkerOptimizer(torch.optim.Optimizer):
         self.is_server = roles[transport.rank] == "server"
         self._recorder = transport.recorder
         self._recorder.epoch = state["epoch"] if state else max(1, self._recorder.epoch)
-        make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
+        make = None
+        if codec is not None:
+            from gradwire.compression import Setting
+            from gradwire.compression.coding import codec_factory
+
+            make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         with in_python({}):
             self.strategy.start(self.replica, transport, optimizer, RunSettings(clip_norm, schedule), state, make)
@@ -198,7 +204,7 @@ def _check(
     transport: Transport,
     strategy: Strategy,
     optimizer: OptimizerFactory,
-    codec: Codec | None,
+    codec: "Codec | None",
     scope: str,
     momentum: float,
 ) -> None:
@@ -215,4 +221,7 @@ def _check(
         raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
     if scope not in ("tensor", "vector"):
         raise UsageError(f"--scope {scope!r}: must be 'tensor' or 'vector'")
-    check_codec(codec, strategy, scope, optimizer)
+    if codec is not None:
+        from gradwire.compression.coding import check_codec
+
+        check_codec(codec, strategy, scope, optimizer)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression import GATHERED
+from gradwire.core.strategy.codes import GATHERED
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import gather_and_add

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.compression import DENSE
 from gradwire.core.records.errors import one_of
+from gradwire.core.strategy.codes import DENSE
 from gradwire.core.strategy.forms import closed_form, sources
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits

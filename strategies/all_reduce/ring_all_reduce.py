@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression import GATHERED, KINDS, LINEAR
+from gradwire.core.strategy.codes import GATHERED, KINDS, LINEAR
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import ring_all_reduce

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression import GATHERED, KINDS, LINEAR
 from gradwire.core.records.errors import UsageError, below, between, one_of
+from gradwire.core.strategy.codes import GATHERED, KINDS, LINEAR
 from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits, Weight

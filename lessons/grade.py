@@ -25,6 +25,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Annotated, NamedTuple
 
 import torch
@@ -220,6 +221,7 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
     if verdicts:
         print(f"{len(verdicts)} of {len(tasks)} have a verdict already, in {kept}", flush=True)
     left = [task for task in tasks if task not in verdicts]
+    tqdm.set_lock(RLock())  # one of several processes would need a process of its own, which would be ended as theirs
     with (
         tqdm(total=len(tasks), initial=len(verdicts), unit="submission", leave=False, disable=None) as bar,
         closing(grade(left, settings)) as found,

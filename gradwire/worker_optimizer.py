@@ -30,7 +30,7 @@ from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.kept import random_state, set_random_state
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 
@@ -216,7 +216,7 @@ def _check(
         raise UsageError(f"{n} ranks: {strategy.name} is at most {most}; launch fewer")
     workers = strategy.roles(n).count("worker")
     held_back = transport.link is not None
-    strategy.check(RunSize(n, workers, sys.maxsize, held_back=held_back, optimizer=optimizer))
+    check_strategy(strategy, RunSize(n, workers, sys.maxsize, held_back=held_back, optimizer=optimizer))
     if momentum and not (codec and codec.carries_momentum):
         raise UsageError(f"--momentum {momentum}: no codec carries it; give it to the optimizer")
     if scope not in ("tensor", "vector"):

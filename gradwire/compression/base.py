@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.core.records.errors import RunFailed, between
+from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.formulas import as_written, evaluate
+from gradwire.core.records.options import option
 from gradwire.core.strategy.codes import DENSE as DENSE
 from gradwire.core.strategy.codes import GATHERED as GATHERED
 from gradwire.core.strategy.codes import KINDS as KINDS
@@ -88,7 +89,7 @@ class Codec(ABC):
         cls.name = cls.__module__.rpartition(".")[2]
 
     def check(self) -> None:  # noqa: B027 - most have nothing to check
-        """Check the options. Raises UsageError: see `gradwire.core.records.errors.between`."""
+        """Check what no field of the options can say. Raises UsageError."""
 
     def count(self) -> tuple[float, float, float]:
         """Return the bytes of values, indices and headers of a code, in closed form. Only after `start`."""
@@ -164,15 +165,10 @@ class ErrorFeedback(Codec):
     Law: what is sent plus what is kept equals the vector plus `error_decay` times what was kept.
     """
 
-    error_decay: float = 1.0
+    error_decay: float = option(1.0, least=0, most=1)
     """beta: the share of what was kept that is added to the next vector; below 1 old errors fade, as in SparseLoCo."""
 
     law = FEEDBACK
-
-    def check(self) -> None:
-        """Errors do not grow."""
-        super().check()
-        between(self, "error_decay", 0, 1)
 
     def plus_error(self, vector: torch.Tensor, error: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the vector plus beta times the error."""

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from gradwire.compression.base import GATHERED, LOSSLESS, Code, Codec, check_finite
-from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error, between
+from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
+from gradwire.core.records.options import option
 
 _FILTERS = {"bit": "BITSHUFFLE", "byte": "SHUFFLE", "none": "NOFILTER"}
 _CHECK_SUM = 4  # bytes
@@ -26,7 +27,7 @@ _MOST = 2**31 - 1 - _OVERHEAD  # bytes of a block
 class Blosc(Codec):
     """Compresses the vector without loss, by the library Blosc2 with Zstandard."""
 
-    level: int = 1
+    level: int = option(1, least=0, most=9)
     """How hard it tries, from 0 (not at all) to 9; 1 is the fastest, and gains as much for most gradients."""
     shuffle: str = "byte"
     """What is put side by side before: bytes of like weight ("byte"), bits of like weight ("bit"), or "none"."""
@@ -39,8 +40,7 @@ class Blosc(Codec):
     on_meta = False
 
     def check(self) -> None:
-        """The level and the shuffle are what Blosc2 knows, and it is installed."""
-        between(self, "level", 0, 9)
+        """The shuffle is one that Blosc2 knows, and it is installed."""
         if self.shuffle not in _FILTERS:
             raise UsageError(f"--shuffle {self.shuffle}: must be one of {', '.join(_FILTERS)}")
         what = "the codec blosc needs Blosc2, which cannot be loaded"

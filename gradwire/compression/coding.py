@@ -11,6 +11,7 @@ from gradwire.compression import DENSE, KINDS, Codec, Layout, Setting
 from gradwire.compression.base import Linear
 from gradwire.compression.none import NoCodec
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import AllReduce
 from gradwire.core.strategy.descent import optimizer_of
@@ -71,6 +72,7 @@ def check_codec(codec: Codec | None, strategy: Strategy, scope: str, optimizer: 
     """
     if codec is None or isinstance(codec, NoCodec):
         return
+    check_limits(codec)
     codec.check()
     if codec.kind not in strategy.traits.carries:
         from gradwire.strategies import STRATEGIES  # which imports this module

@@ -23,6 +23,7 @@ from torch import nn
 
 from gradwire.compression.base import DENSE, Codec, Linear, Setting
 from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.layout import Layout
 
 Vectors = Sequence[torch.Tensor]
@@ -45,6 +46,7 @@ class CodecState:
         seed: int = 0,
         momentum: float = 0.0,
     ) -> None:
+        check_limits(codec)
         codec.check()
         if momentum and not codec.carries_momentum:
             raise UsageError(f"momentum={momentum}: {codec.name} does not carry it; give it to the optimizer")

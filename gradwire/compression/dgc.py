@@ -24,7 +24,7 @@ import torch
 
 from gradwire.compression.base import FEEDBACK, Code, check_finite
 from gradwire.compression.sparse import NOTHING, Sparse
-from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
 """R in the four quarters of the warm-up (section 3.3)."""
@@ -36,9 +36,9 @@ class DGC(Sparse):
 
     density: float = 0.001
     """The share R of the elements that is sent, of each part at least one, after the warm-up."""
-    warmup_epochs: int = 4
+    warmup_epochs: int = option(4, least=0)
     """Epochs, in four quarters, in which R is 25 %, 6.25 %, 1.5625 %, 0.4 %, if that is more; 0 for none."""
-    local_clip: float = 0.0
+    local_clip: float = option(0.0, least=0)
     """Norm C for all workers' gradients together; each worker's is clipped to C / sqrt(N). 0 for no clipping."""
     masking: bool = True
     """Clear the velocity where elements are sent."""
@@ -47,12 +47,6 @@ class DGC(Sparse):
     carries_momentum = True
     defaults = {"momentum": 0.7}
     state = ("v", "u")
-
-    def check(self) -> None:
-        """See Codec."""
-        super().check()
-        between(self, "warmup_epochs", 0)
-        between(self, "local_clip", 0)
 
     def setup(self) -> None:
         """u, v <- 0."""

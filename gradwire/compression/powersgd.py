@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from gradwire.compression.base import Code, ErrorFeedback, Linear, check_finite, unpack
-from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.layout import Layout
 
 
@@ -38,7 +38,7 @@ class PowerSGD(ErrorFeedback, Linear):
     feedback that is local to each worker: every worker has a P and a Q of its own, which differs from the paper.
     """
 
-    rank: int = 2
+    rank: int = option(2, least=1)
     """Columns r of P and Q."""
     warm_start: bool = True
     """Begin from the Q of the last step (else from random numbers at each step)."""
@@ -46,11 +46,6 @@ class PowerSGD(ErrorFeedback, Linear):
     values = "w min(n, min(rank, rows, columns) (rows + columns))"
     state = ("e", "Q", "steps")
     tensors_only = True
-
-    def check(self) -> None:
-        """P and Q have a column at least."""
-        super().check()
-        between(self, "rank", 1)
 
     def setup(self) -> None:
         """Find the matrices that are worth coding, and where P, Q and the plain tensors lie in a code; e = 0."""

@@ -17,7 +17,7 @@ import torch
 
 from gradwire.compression.base import GATHERED, UNBIASED, Code, Codec, check_finite, pack, unpack
 from gradwire.compression.sign import pack_bits, unpack_bits
-from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.layout import Layout
 
 
@@ -28,20 +28,15 @@ class QSGD(Codec):
     Levels of 7 take 4 bits an element, of 15 take 5, of 127 take 8.
     """
 
-    levels: int = 15
+    levels: int = option(15, least=1, most=32767)
     """Levels s above zero, and as many below."""
-    bucket: int = 512
+    bucket: int = option(512, least=1)
     """Consecutive elements of a tensor that share a norm."""
 
     kind = GATHERED
     law = UNBIASED
     values = "ceil(n / 8) ceil(log2(2 levels + 1))"
     headers = "w ceil(n / bucket)"
-
-    def check(self) -> None:
-        """A level is at most 16 bits."""
-        between(self, "levels", 1, 32767)
-        between(self, "bucket", 1)
 
     def setup(self) -> None:
         """Start the random numbers, which differ between ranks."""

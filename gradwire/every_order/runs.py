@@ -17,7 +17,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.every_order.problem import Numbers, loss, samples
 from gradwire.every_order.scheduler import Pick, Scheduler
@@ -80,7 +80,9 @@ class Case:
         )  # fmt: skip
         self.plan = self.options.plan(len(self.rows))
         self.make_optimizer = self.optimizer or self.options.make_optimizer()
-        strategy.check(RunSize(len(self.roles), self.workers, self.plan.n_steps, optimizer=self.make_optimizer))
+        check_strategy(
+            strategy, RunSize(len(self.roles), self.workers, self.plan.n_steps, optimizer=self.make_optimizer)
+        )
 
     def __str__(self) -> str:
         what = counted(self.steps, "gradient") if self.ends_by_samples else counted(self.steps, "step") + " of each"

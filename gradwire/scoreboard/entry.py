@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.training.rank import Orders
 from gradwire.core.transports.messages import Work
 from gradwire.core.workloads.data import Data
@@ -109,7 +109,7 @@ def takes_part(kind: type[Strategy]) -> bool:
     """Return whether a strategy of the table is an entry: on machines that share no memory, it sends something."""
     made = kind()
     try:
-        made.check(RunSize(RANKS, made.count_workers(RANKS), 1000, shared_memory=False))
+        check_strategy(made, RunSize(RANKS, made.count_workers(RANKS), 1000, shared_memory=False))
     except UsageError:
         return False
     return (kind.traits.ranks[1] or RANKS) >= RANKS and made.cost().worker.messages != "0"

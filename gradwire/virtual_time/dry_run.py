@@ -15,7 +15,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy import forms
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.layout import Layout
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.timing import at_intervals
 from gradwire.diagnosis.memory_use import MemoryUse
@@ -169,7 +169,7 @@ def check(
     cluster.check_compute()
     roles = options.roles
     size = RunSize(len(roles), roles.count("worker"), footprints.NO_EPOCH, shared_memory=False)
-    options.strategy.check(dataclasses.replace(size, optimizer=options.make_optimizer()))
+    check_strategy(options.strategy, dataclasses.replace(size, optimizer=options.make_optimizer()))
     phases_of(options, cluster, parameters)
     return options
 

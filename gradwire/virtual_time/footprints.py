@@ -12,7 +12,7 @@ from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy import forms
 from gradwire.core.strategy.factories import ByTensor
 from gradwire.core.strategy.kept import nbytes_of
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.diagnosis.memory_use import ACTIVATIONS, KINDS, MemoryUse
 from gradwire.options import Options
 from gradwire.virtual_time.steps import Sizes
@@ -98,7 +98,7 @@ def smallest_n(options: Options, sizes: Sizes, nbytes: float) -> int | str | Non
 
     def check(n: int) -> None:
         workers = strategy.roles(n).count("worker")
-        strategy.check(RunSize(n, workers, NO_EPOCH, shared_memory=False, optimizer=make))
+        check_strategy(strategy, RunSize(n, workers, NO_EPOCH, shared_memory=False, optimizer=make))
 
     def fits(n: int) -> bool:
         try:

@@ -24,7 +24,8 @@ import torch
 from gradwire.compression import Setting
 from gradwire.compression.coding import codec_factory
 from gradwire.compression.demo import FastComponents
-from gradwire.core.records.errors import UsageError, below, between
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import option
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traits
@@ -35,11 +36,11 @@ from strategies.all_reduce.all_gather import AllGather
 class DeMo(AllGather):
     """Every rank sends the largest DCT coefficients of its momentum; all step by the sign of their mean (DeMo)."""
 
-    chunk_size: int = 64
+    chunk_size: int = option(64, least=1)
     """Elements of a tensor that are transformed together."""
-    top_k: int = 4
+    top_k: int = option(4, least=1)
     """Coefficients of a chunk that are sent; all of them, if it has no more."""
-    momentum_decay: float = 0.999
+    momentum_decay: float = option(0.999, below=1.0)
     """beta: the share of the momentum that stays in a step."""
 
     traits = Traits(steps_by_mean=False, defaults={"momentum": 0.0, "lr": 0.01})
@@ -50,10 +51,7 @@ class DeMo(AllGather):
         return replace(super().cost(kind), code=code)
 
     def check(self, run: RunSize) -> None:
-        """A chunk has an element; something is sent, and something forgotten; the steps are those of sgd."""
-        between(self, "chunk_size", 1)
-        between(self, "top_k", 1)
-        below(self, momentum_decay=1.0)
+        """The steps are those of sgd."""
         if run.optimizer:
             made = optimizer_of(torch.optim.SGD, run.optimizer, f"{self.name} takes steps of sgd", "take sgd")
             if momentum := made.param_groups[0]["momentum"]:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from gradwire.core.records.errors import between
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.records.options import option
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.transports.base import Transport, Work
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
@@ -100,13 +99,9 @@ def neighbours(rank: int, N: int, tree: int) -> tuple[int | None, list[int]]:
 class DoubleTree(AllReduceSGD):
     """Two binary trees of all ranks sum a half of the gradient each, in segments, and send the sums back."""
 
-    segments: int = 8
+    segments: int = option(8, least=1, most=100_000)
     """Into which the half of each tree is cut; best is sqrt(log2(N) P / (2 bandwidth overhead)): see --overhead of
     simulate.py."""
-
-    def check(self, run: RunSize) -> None:
-        """See Strategy."""
-        between(self, "segments", 1, 100_000)
 
     def cost(self, kind: str | None = None) -> Cost:
         """Both trees have N - 1 edges. Where two children send at a time, their messages share their parent's card.

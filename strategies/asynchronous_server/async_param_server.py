@@ -19,6 +19,7 @@ does not reply until the gradients that are still being computed have come; they
 from dataclasses import dataclass, replace
 
 from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Footprint, Weight
@@ -39,7 +40,7 @@ class AsyncParamServer(Served):
 
     aggregate: int = 1
     """M: gradients that make one update, their mean."""
-    max_staleness: int | None = None
+    max_staleness: int | None = option(None, least=0)
     """s: how many of its own steps a worker may be ahead of the slowest. Default: any number."""
 
     # Late gradients act like momentum.
@@ -54,8 +55,6 @@ class AsyncParamServer(Served):
     def check(self, run: RunSize) -> None:
         """An epoch must have the gradients of an update."""
         between(self, "aggregate", 1, run.workers * run.steps_per_epoch, "the gradients of an epoch")
-        if self.max_staleness is not None:
-            between(self, "max_staleness", 0)
 
     def stalest(self, workers: int) -> int | None:
         """With one gradient an update, (2 s + 1) (W - 1)."""

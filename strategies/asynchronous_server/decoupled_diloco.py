@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.records.errors import below, between
+from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
@@ -46,17 +47,17 @@ class DecoupledDiLoCo(Served):
 
     local_steps: int = 4
     """H: steps of a learner between two fragments that it sends."""
-    fragments: int = 2
+    fragments: int = option(2, least=1)
     """P: the parts of the parameters, of which one is sent at a time."""
     quorum: int | None = None
     """K: learners that must have sent a fragment before it is merged. Default: all that live."""
-    grace: float = 1.0
+    grace: float = option(1.0, below=1e6)
     """Seconds after the first of them has sent it when a fragment is merged with fewer."""
     wait: bool = False
     """Let a learner wait until the fragment that it has sent is merged."""
-    outer_lr: float = 0.7
+    outer_lr: float = option(0.7, below=1e30)
     """Learning rate of the outer optimizer, SGD with Nesterov momentum."""
-    outer_momentum: float = 0.9
+    outer_momentum: float = option(0.9, below=1.0)
     """Momentum of the outer optimizer."""
 
     # What is sent is no gradient: no codecs.
@@ -78,10 +79,8 @@ class DecoupledDiLoCo(Served):
     def check(self, run: RunSize) -> None:
         """An epoch must have a fragment sent; a quorum is of the learners."""
         between(self, "local_steps", 1, run.steps_per_epoch, "the steps of an epoch")
-        between(self, "fragments", 1)
         if self.quorum is not None:
             between(self, "quorum", 1, run.workers, "the learners")
-        below(self, grace=1e6, outer_lr=1e30, outer_momentum=1.0)
 
     @property
     def period(self) -> int:

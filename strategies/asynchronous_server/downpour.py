@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gradwire.core.records.errors import UsageError, below, between
+from gradwire.core.records.errors import UsageError, between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from gradwire.core.transports.base import Message
@@ -42,11 +43,11 @@ class Downpour(PushFetch):
     """Steps of a worker between two pushes of its movement."""
     n_fetch: int = 1
     """Steps of a worker between two fetches of the server's parameters."""
-    outer_lr: float = 1.0
+    outer_lr: float = option(1.0, below=1e30)
     """eta: the rate at which the server adds what is pushed."""
-    outer_momentum: float = 0.0
+    outer_momentum: float = option(0.0, below=1.0)
     """beta: the server's Nesterov momentum."""
-    momentum_every: int = 1
+    momentum_every: int = option(1, least=1)
     """M: pushes to the server of which one applies its momentum, and all 1 / M of what they push."""
 
     traits = replace(PushFetch.traits, defaults={"momentum": 0.0})  # late movements act like momentum
@@ -67,8 +68,6 @@ class Downpour(PushFetch):
         """An epoch must have a push and a fetch; momentum that is delayed must be there."""
         between(self, "n_push", 1, run.steps_per_epoch, "the steps of an epoch")
         between(self, "n_fetch", 1, run.steps_per_epoch, "the steps of an epoch")
-        between(self, "momentum_every", 1)
-        below(self, outer_lr=1e30, outer_momentum=1.0)
         if self.momentum_every > 1 and not self.outer_momentum:
             raise UsageError(f"--momentum_every {self.momentum_every}: there is no momentum; give --outer_momentum too")
 

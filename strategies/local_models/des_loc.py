@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.records.errors import UsageError, between
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import option
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
@@ -40,11 +41,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's Adam calls u and v
 class DESLOC(Drifting):
     """Every rank trains by Adam; parameters and both moments are averaged, each with its own period (DES-LOC)."""
 
-    local_steps: int = 4
+    local_steps: int = option(4, least=1)
     """K_x: steps of each rank between two averagings of the parameters."""
-    first_period: int | None = None
+    first_period: int | None = option(None, least=1)
     """K_u: steps between two averagings of Adam's first moment. Default: 3 local_steps."""
-    second_period: int | None = None
+    second_period: int | None = option(None, least=1)
     """K_v: steps between two averagings of Adam's second moment. Default: 6 local_steps."""
 
     traits = Traits(agree=False, defaults={"optimizer": "adam", "lr": 0.01})
@@ -60,10 +61,7 @@ class DESLOC(Drifting):
         return Cost(worker=ring, path=ring)
 
     def check(self, run: RunSize) -> None:
-        """A period has a step; Adam has the moments."""
-        for period in ("local_steps", "first_period", "second_period"):
-            if getattr(self, period) is not None:
-                between(self, period, 1)
+        """Adam has the moments."""
         if run.optimizer:
             why = f"{self.name} averages the two moments of adam"
             made = optimizer_of(torch.optim.Adam, run.optimizer, why, "take adam or adamw")

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.core.records.errors import RunFailed, between
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.options import option
 from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
-from gradwire.core.strategy.run_size import RunSize
 from gradwire.sharding.blocks import cut
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
@@ -52,9 +52,9 @@ class Fragment:
 class Fragmented(Drifting, OnBlocks):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
 
-    fragments: int = 2
+    fragments: int = option(2, least=1)
     """P: parts into which the blocks of the model are cut, by their number; at most as many as there are blocks."""
-    local_steps: int = 4
+    local_steps: int = option(4, least=1)
     """H: steps of each rank between two averagings of a fragment."""
     strided: bool = False
     """Make fragments of every P-th block, each of which is sent as soon as it can be, in place of neighbours."""
@@ -69,11 +69,6 @@ class Fragmented(Drifting, OnBlocks):
     @abstractmethod
     def use(self, fragment: Fragment) -> None:
         """Use the sum of the fragment, if it is due, before its blocks compute step `self.descent.version` + 1."""
-
-    def check(self, run: RunSize) -> None:
-        """There is a fragment, and a step."""
-        between(self, "fragments", 1)
-        between(self, "local_steps", 1)
 
     @property
     def period(self) -> int:

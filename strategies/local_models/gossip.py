@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.records.errors import one_of
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.records.options import option
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.drifting import Drifting
 
@@ -33,7 +32,7 @@ RING, EXPONENTIAL = "ring", "exponential"
 class Gossip(Drifting):
     """Each rank averages its model with its neighbours' in every step: no message goes further than to a neighbour."""
 
-    topology: str = RING
+    topology: str = option(RING, choices=(RING, EXPONENTIAL))
     """The neighbours of a rank: ring (both sides), or exponential (one, 1, 2, 4, ... ranks away, in turn)."""
 
     def cost(self, kind: str | None = None) -> Cost:
@@ -44,10 +43,6 @@ class Gossip(Drifting):
     def memory(self, role: str) -> Footprint:
         """The mean over the ranks, and that over the neighbours."""
         return Footprint(other="2 P")
-
-    def check(self, run: RunSize) -> None:
-        """The topology is one of the two."""
-        one_of(self, "topology", (RING, EXPONENTIAL))
 
     def weight(self, workers: int) -> Weight | str:
         """No exchange changes the mean of all x_k, in which ranks count alike."""

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.records.errors import UsageError, below, between, one_of
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import option
 from gradwire.core.strategy.codes import GATHERED, KINDS, LINEAR
 from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
@@ -31,13 +32,13 @@ from strategies.local_models.drifting import Drifting
 class LocalSGD(Drifting):
     """Every rank takes local_steps optimizer steps of its own; then the models are averaged (FedAvg, DiLoCo)."""
 
-    local_steps: int = 4
+    local_steps: int = option(4, least=1)
     """H: steps of each rank between two averagings."""
-    outer_optimizer: str = "average"
+    outer_optimizer: str = option("average", choices=("average", "nesterov"))
     """What is done with the mean: average (it is the new x) or nesterov (x takes a step towards it, as in DiLoCo)."""
-    outer_lr: float | None = None
+    outer_lr: float | None = option(None, below=1e30)
     """Of --outer_optimizer nesterov: its learning rate. Default: 0.7."""
-    outer_momentum: float | None = None
+    outer_momentum: float | None = option(None, below=1.0)
     """Of --outer_optimizer nesterov: its momentum. Default: 0.9."""
 
     traits = Traits(agree=False, carries=frozenset(KINDS))
@@ -67,13 +68,10 @@ class LocalSGD(Drifting):
         return Footprint(optimizer_state="S" if self.outer_momentum == 0 else "S + P", other="2 P")
 
     def check(self, run: RunSize) -> None:
-        """A round has a step; the options of the outer optimizer need one."""
-        between(self, "local_steps", 1)
-        one_of(self, "outer_optimizer", ("average", "nesterov"))
-        for option in ("outer_lr", "outer_momentum"):
-            if self.outer_optimizer == "average" and (value := getattr(self, option)) is not None:
-                raise UsageError(f"--{option} {value}: averaging has none; give --outer_optimizer nesterov too")
-        below(self, outer_lr=1e30, outer_momentum=1.0)
+        """The options of the outer optimizer need one."""
+        for name in ("outer_lr", "outer_momentum"):
+            if self.outer_optimizer == "average" and (value := getattr(self, name)) is not None:
+                raise UsageError(f"--{name} {value}: averaging has none; give --outer_optimizer nesterov too")
 
     def setup(self) -> None:
         """Begin a round; make the outer optimizer."""

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gradwire.core.records.errors import below, between
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.records.options import option
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.drifting import Drifting
 
@@ -31,13 +30,13 @@ from strategies.local_models.drifting import Drifting
 class NoLoCo(Drifting):
     """After local_steps optimizer steps of its own, each rank exchanges with one other, drawn at random (NoLoCo)."""
 
-    local_steps: int = 4
+    local_steps: int = option(4, least=1)
     """H: steps of each rank between two exchanges. The authors take 50."""
-    outer_lr: float = 0.7
+    outer_lr: float = option(0.7, below=1e30)
     """b: the rate at which x follows the pair's mean movement of a round."""
-    outer_momentum: float = 0.5
+    outer_momentum: float = option(0.5, below=1.0)
     """a: the share of the last round's movement that is added."""
-    consensus_lr: float = 0.7
+    consensus_lr: float = option(0.7, below=1e30)
     """c: the rate at which the two of a pair move towards their mean."""
 
     def cost(self, kind: str | None = None) -> Cost:
@@ -51,11 +50,6 @@ class NoLoCo(Drifting):
     def memory(self, role: str) -> Footprint:
         """The mean, x0 and d."""
         return Footprint(other="3 P")
-
-    def check(self, run: RunSize) -> None:
-        """A round has a step."""
-        between(self, "local_steps", 1)
-        below(self, outer_lr=1e30, outer_momentum=1.0, consensus_lr=1e30)
 
     @property
     def period(self) -> int:

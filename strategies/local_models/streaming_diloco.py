@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.records.errors import UsageError, below, between
+from gradwire.core.records.errors import UsageError, between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
@@ -39,11 +40,11 @@ class StreamingDiLoCo(Fragmented):
 
     delay: int | None = None
     """tau: steps after which a sum is used, fewer than local_steps. Default: 1, or 0. Not with --eager."""
-    blend: float | None = None
+    blend: float | None = option(None, below=1.0)
     """alpha: the share of its own x that a rank keeps. Default: 0.5. Not with --eager."""
-    outer_lr: float = 0.7
+    outer_lr: float = option(0.7, below=1e30)
     """The learning rate of the outer optimizer, SGD with Nesterov momentum."""
-    outer_momentum: float = 0.9
+    outer_momentum: float = option(0.9, below=1.0)
     """The momentum of the outer optimizer."""
     eager: bool = False
     """Use a rank's own difference at once, and those of the others a round late."""
@@ -60,13 +61,11 @@ class StreamingDiLoCo(Fragmented):
 
     def check(self, run: RunSize) -> None:
         """A sum is used before the fragment is sent again."""
-        super().check(run)
-        for option in ("delay", "blend"):
-            if self.eager and getattr(self, option) is not None:
-                raise UsageError(f"--{option} {getattr(self, option)}: --eager has none; leave one of the two out")
+        for name in ("delay", "blend"):
+            if self.eager and getattr(self, name) is not None:
+                raise UsageError(f"--{name} {getattr(self, name)}: --eager has none; leave one of the two out")
         if self.delay is not None:
             between(self, "delay", 0, self.local_steps - 1, "one less than --local_steps")
-        below(self, blend=1.0, outer_lr=1e30, outer_momentum=1.0)
 
     def weight(self, workers: int) -> Weight | str:
         """Not known: x0 has momentum."""

@@ -22,9 +22,8 @@ from typing import Any
 
 import torch
 
-from gradwire.core.records.errors import between
+from gradwire.core.records.options import option
 from gradwire.core.strategy.living import ROOT
-from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import END, Weight
 from strategies.lock_free.hogwild import Hogwild
 
@@ -36,22 +35,15 @@ class HogwildPP(Hogwild):
     A dead rank may hold the token, so that a death ends the run. Rank 0 has the state of a checkpoint, as with Hogwild.
     """
 
-    cluster_size: int = 2
+    cluster_size: int = option(2, least=1)
     """Ranks that share one x; the last cluster may be smaller."""
-    sync_delay: int = 4
+    sync_delay: int = option(4, least=1)
     """tau_0: updates of a cluster between getting the token and passing it on. The authors take 64 to 256, of one
     sample each."""
-    tolerance: float = 1e-6
+    tolerance: float = option(1e-6, least=0)
     """tol: what an element must have moved to be passed on. The authors take 1e-2 to 1e-6."""
 
     traits = replace(Hogwild.traits, agree=False, deaths=END)
-
-    def check(self, run: RunSize) -> None:
-        """Ranks must share memory; a cluster needs a rank, and makes updates."""
-        super().check(run)
-        between(self, "cluster_size", 1)
-        between(self, "sync_delay", 1)
-        between(self, "tolerance", 0)
 
     @property
     def period(self) -> int:

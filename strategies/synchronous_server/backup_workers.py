@@ -12,7 +12,8 @@ A worker that dies takes its part of the batches with it: steps close with fewer
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gradwire.core.records.errors import UsageError, between
+from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import option
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Weight
@@ -24,7 +25,7 @@ from gradwire.core.transports.base import Message
 class BackupWorkers(Served):
     """A synchronous server that closes each step without its b slowest workers, whose gradients it drops."""
 
-    n_backup: int = 1
+    n_backup: int = option(1, least=0)
     """b: how many gradients of a step are not waited for."""
 
     traits = replace(Served.traits, ranks=(3, None), deaths=SURVIVED)
@@ -44,7 +45,6 @@ class BackupWorkers(Served):
 
     def check(self, run: RunSize) -> None:
         """A step waits for at least one worker."""
-        between(self, "n_backup", 0)
         if self.n_backup >= run.workers:
             raise UsageError(f"--n_backup {self.n_backup}: must be fewer than the {run.workers} workers")
 

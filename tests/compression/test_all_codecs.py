@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 from gradwire.compression import CODECS, DGC, QSGD, BFloat16, Blosc, Float16, PowerSGD, RandomK, Sign, TopK
 from gradwire.compression.base import Codec, Setting
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.layout import Layout
 
 KINDS_OF_SHAPES: list[tuple[int, ...]] = [
@@ -36,6 +37,7 @@ MIXED = Layout(("w", "none", "b", "s", "deep"), ((30, 20), (0,), (10,), (), (4, 
 def started(codec: Codec, layout: Layout, dtype: torch.dtype = torch.float32, device: str = "cpu", **told: Any) -> Any:
     """Return a new end of the codec."""
     codec = dataclasses.replace(codec)
+    check_limits(codec)
     codec.check()
     codec.start(layout, torch.empty(0, dtype=dtype, device=device), Setting(**told))
     return codec
@@ -139,6 +141,7 @@ def test_from_a_saved_state_it_continues_bit_for_bit(instance: Codec, scope: str
 )  # fmt: skip
 def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:
     with pytest.raises(UsageError, match=message):
+        check_limits(codec)
         codec.check()
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from gradwire.baselines.builtin import Builtin
 from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.run_size import check_strategy
 from gradwire.core.transports.base import Transport
 from strategies import RunSize, Strategy
 from tests.ranks import LIMIT, launch, virtual_time
@@ -31,7 +32,7 @@ def exact(kind: type[Strategy]) -> Strategy:
 def allows(strategy: Strategy, n_gpus: int) -> bool:
     """Whether the strategy runs on so many processes: it may refuse some numbers."""
     try:
-        strategy.check(Task(strategy, n_gpus).size)
+        check_strategy(strategy, Task(strategy, n_gpus).size)
     except UsageError:
         return False
     return True
@@ -48,7 +49,7 @@ def is_virtual(kind: type[Strategy]) -> bool:
     """Whether its ranks can run in virtual time: they share no memory, and torch does not carry their messages."""
     size = dataclasses.replace(Task(exact(kind), fit(kind, 4)).size, shared_memory=False)
     try:
-        exact(kind).check(size)
+        check_strategy(exact(kind), size)
     except UsageError:
         return False
     return not issubclass(kind, Builtin)
@@ -94,7 +95,7 @@ def other_value(strategy: Strategy, option: str) -> int | float | str:
     for value in ("nesterov", "average", "exponential", "ring") if isinstance(had, str) else (2, 0.5, 1, 3, 0.25):
         other = dataclasses.replace(strategy, **{option: value} | needs(strategy, option))
         with contextlib.suppress(UsageError):
-            other.check(RunSize(4, 3, 4))
+            check_strategy(other, RunSize(4, 3, 4))
             if getattr(other, option) != getattr(strategy, option):
                 return value
     raise AssertionError(f"{strategy.name} accepts no number for {option}: give this function one")

@@ -15,6 +15,7 @@ from gradwire.compression import Codec, Layout, Setting
 from gradwire.compression.coding import CodecFactory, codec_factory, coded
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.descent import Schedule
+from gradwire.core.strategy.run_size import check_strategy
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.traits import Coded
 from gradwire.core.transports.base import Transport
@@ -75,7 +76,7 @@ class Task:
 
     def _refuses(self, optimizer: OptimizerFactory | None) -> bool:
         try:
-            self.strategy.check(dataclasses.replace(self.size, optimizer=optimizer))
+            check_strategy(self.strategy, dataclasses.replace(self.size, optimizer=optimizer))
         except UsageError:
             return True
         return False

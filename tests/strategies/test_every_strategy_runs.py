@@ -16,6 +16,7 @@ from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events, load_table
+from gradwire.core.strategy.run_size import check_strategy
 from gradwire.virtual_time.launcher import Death
 from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
 from strategies.local_models.fragments import Fragmented
@@ -46,7 +47,7 @@ def refusal(strategy: Strategy, n_gpus: int) -> str:
     """What the strategy says to being replayed, if it cannot be."""
     size = dataclasses.replace(Task(strategy, n_gpus).size, replayed=True)
     try:
-        strategy.check(size)
+        check_strategy(strategy, size)
     except UsageError as error:
         return str(error)
     return ""

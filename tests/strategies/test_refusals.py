@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gradwire.core.records.errors import UsageError
+from gradwire.core.strategy.run_size import check_strategy
 from strategies import RunSize, Strategy
 from tests.strategies.kinds import fit
 
@@ -101,11 +102,11 @@ def test_options_out_of_range_are_refused_in_one_line(kind: type[Strategy]) -> N
     """In a run of 4 ranks and 4 steps an epoch; its defaults are not refused."""
     size = RunSize(4, kind().roles(fit(kind, 4)).count("worker"), 4)
     if fit(kind, 4) == 4:
-        kind().check(size)
+        check_strategy(kind(), size)
     cases = [(kind(), dataclasses.replace(size, **run), message) for run, message in OF_RUNS.get(kind.name, [])]
     for options, message in REFUSED.get(kind.name, []):
         *_, (name, value) = options.items()
         cases.append((kind(**options), size, f"--{name} {value}: {message}"))
     for strategy, run, message in cases:
         with pytest.raises(UsageError, match=rf"^{re.escape(message.replace('NAME', kind.name))}.*\Z"):
-            strategy.check(run)
+            check_strategy(strategy, run)

@@ -1,12 +1,12 @@
 """The options of what is written of a run, and what says of an option when its value may change."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from gradwire.core.records.errors import UsageError
+from gradwire.core.records.errors import UsageError, unknown
 
 T = TypeVar("T")
 MAY_CHANGE = "may change"
@@ -17,23 +17,52 @@ MAY_CHANGE_ALWAYS = {MAY_CHANGE: "always"}
 OF_THIS_RUN = {MAY_CHANGE: "always", "of this run": True}
 """Metadata of an option of this run only: a replay does not take it over from the run that it repeats."""
 
-LEAST = "least"
-"""Metadata of an option that is a number: the smallest that it may be."""
+LIMITS = "limits"
+"""Metadata of an option: the `Limits` of its value."""
 
 
-def option(default: T, least: float | None = None, metadata: Mapping[str, Any] = MappingProxyType({})) -> T:
-    """Return a field of a dataclass of options; `least`: the smallest number that it may be, unless it is None."""
-    limits = {} if least is None else {LEAST: least}
-    made: T = field(default=default, metadata={**metadata, **limits})
+class Limits(NamedTuple):
+    """What the value of an option may be, unless it is None: see `option`."""
+
+    least: float | None
+    most: float | None
+    below: float | None
+    choices: Sequence[str]
+
+
+def option(
+    default: T,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] = (),
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+) -> T:
+    """Return a field of a dataclass of options, which is checked before a run begins, unless it is None.
+
+    `least`, `most`: the smallest and the largest number that it may be; `below`: it is from 0 to less than that;
+    `choices`: the words that it may be.
+    """
+    limits = Limits(least, most, below, choices)
+    made: T = field(default=default, metadata={**metadata, LIMITS: limits})
     return made
 
 
 def check_limits(options: Any) -> None:
     """Check that each option of a dataclass is what its field allows. Raises UsageError."""
     for entry in dataclasses.fields(options):
-        value, least = getattr(options, entry.name), entry.metadata.get(LEAST)
-        if least is not None and value is not None and not value >= least:
-            raise UsageError(f"--{entry.name} {value}: must be at least {least}")
+        value, limits = getattr(options, entry.name), entry.metadata.get(LIMITS)
+        if value is None or limits is None:
+            continue
+        if limits.choices and value not in limits.choices:
+            raise unknown(f"--{entry.name}", value, limits.choices)
+        if limits.least is not None and not value >= limits.least:
+            raise UsageError(f"--{entry.name} {value}: must be at least {limits.least}")
+        if limits.most is not None and not value <= limits.most:
+            raise UsageError(f"--{entry.name} {value}: must be at most {limits.most}")
+        if limits.below is not None and not 0 <= value < limits.below:
+            raise UsageError(f"--{entry.name} {value}: must be at least 0 and less than {limits.below:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class Strategy(ABC):
         return self.roles(n_gpus).count("worker")
 
     def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
-        """Check the options against the size of the run. Raises UsageError: see `between`."""
+        """Check what no field of the options can say: see `between`. Raises UsageError."""
 
     @property
     def period(self) -> int:

@@ -1,9 +1,14 @@
 """How large a run is: what the options of a strategy must fit."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gradwire.core.records.errors import UsageError
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.factories import OptimizerFactory
+
+if TYPE_CHECKING:
+    from gradwire.core.strategy.base import Strategy  # which imports this module
 
 
 @dataclass(frozen=True)
@@ -32,3 +37,9 @@ class RunSize:
             )
         if self.replayed:
             raise UsageError("--replay: that run has inconsistent reads, which no order of messages decides")
+
+
+def check_strategy(strategy: "Strategy", run: RunSize) -> None:
+    """Check the options of a strategy, by their fields and against the size of the run. Raises UsageError."""
+    check_limits(strategy)
+    strategy.check(run)

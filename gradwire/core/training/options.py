@@ -59,7 +59,7 @@ class _Unless:
 
 def _strategy_may_say(default: T, least: float | None = None) -> T:
     stands: Any = _Unless(default)
-    made: T = option(stands, least, {STRATEGY_MAY_SAY: default})
+    made: T = option(stands, least=least, metadata={STRATEGY_MAY_SAY: default})
     return made
 
 

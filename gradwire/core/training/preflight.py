@@ -14,7 +14,7 @@ from gradwire.core.records.unfinished import check_name
 from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import is_flat
 from gradwire.core.strategy.replica import layout_of
-from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.training.options import TRAINED, CoreOptions
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.workloads import datasets, models, tasks
@@ -49,7 +49,7 @@ def prepare(options: CoreOptions, launcher: Launcher | None = None) -> Data:
         len(roles), roles.count("worker"), plan.n_steps, launcher.shared_memory, replayed=options.is_replay,
         held_back=options.link is not None, optimizer=options.make_optimizer(),
     )  # fmt: skip
-    options.strategy.check(size)
+    check_strategy(options.strategy, size)
     if options.accumulate > 1 and not options.strategy.traits.has_x:
         _check_pieces(options, plan)
     for wing in options.wings:

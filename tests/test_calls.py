@@ -43,3 +43,10 @@ def test_a_picture_has_a_line_for_each_file_in_its_order() -> None:
     text = picture([first, [("c.py", "Rank.step")]])
     assert LINE.findall(text) == [("a.py", "main, main.work"), ("b.py", "run"), ("a.py", "end"), ("c.py", "Rank.step")]
     assert LINE.findall(with_picture(f"before\n{BEGIN}old\n{END}after\n", text)) == LINE.findall(text)
+
+
+def test_every_room_has_its_line() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    core, package = ROOT / "gradwire" / "core", ROOT / "gradwire"
+    rooms = [path.parent.name for folder in (core, package) for path in folder.glob("*/__init__.py")]
+    assert sorted(rows) == sorted(set(rooms) - {"core"})

@@ -34,11 +34,15 @@ DTYPES = st.sampled_from([torch.float32, torch.float64])
 MIXED = Layout(("w", "none", "b", "s", "deep"), ((30, 20), (0,), (10,), (), (4, 3, 5, 5)))
 
 
+def check(codec: Codec) -> None:
+    check_limits(codec)
+    codec.check()
+
+
 def started(codec: Codec, layout: Layout, dtype: torch.dtype = torch.float32, device: str = "cpu", **told: Any) -> Any:
     """Return a new end of the codec."""
     codec = dataclasses.replace(codec)
-    check_limits(codec)
-    codec.check()
+    check(codec)
     codec.start(layout, torch.empty(0, dtype=dtype, device=device), Setting(**told))
     return codec
 
@@ -141,8 +145,7 @@ def test_from_a_saved_state_it_continues_bit_for_bit(instance: Codec, scope: str
 )  # fmt: skip
 def test_a_wrong_option_is_refused(codec: Codec, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        check_limits(codec)
-        codec.check()
+        check(codec)
 
 
 # Those whose codes can be added

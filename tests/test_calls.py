@@ -46,7 +46,7 @@ def test_a_picture_has_a_line_for_each_file_in_its_order() -> None:
 
 
 def test_every_room_has_its_line() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "rooms.md").read_text(), re.MULTILINE)
     core, package = ROOT / "gradwire" / "core", ROOT / "gradwire"
     rooms = [path.parent.name for folder in (core, package) for path in folder.glob("*/__init__.py")]
     assert sorted(rows) == sorted(set(rooms) - {"core"})

@@ -51,8 +51,9 @@ class WorkerOptimizer(torch.optim.Optimizer):
 
     All ranks make it, with a model of the same layout on the transport's device. As in DistributedDataParallel, all get
     the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients
-    are sent by; `scope`, `seed` and `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer
-    runs without. `state`: what `state_dict` returned, to continue from there. Raises UsageError, PeerLost, WaitTimeout.
+    are sent by; `scope` and `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer runs
+    without. `seed`: of what the codec and the strategy draw. `state`: what `state_dict` returned, to continue from
+    there. Raises UsageError, PeerLost, WaitTimeout.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
             make = codec_factory(codec, Setting(scope, seed, workers=roles.count("worker"), momentum=momentum))
         self.replica = Replica(model, transport)
         with in_python({}):
-            self.strategy.start(self.replica, transport, optimizer, RunSettings(clip_norm, schedule), state, make)
+            self.strategy.start(self.replica, transport, optimizer, RunSettings(clip_norm, schedule, seed), state, make)
         if state:
             set_random_state(state, transport.device)
         self._unchangeable, self._complete = "", False

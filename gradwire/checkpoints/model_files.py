@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import gradwire.wings  # noqa: F401 - a file may name a model of theirs
 from gradwire.core.records.errors import UsageError, import_extra, one_line
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data

@@ -26,6 +26,7 @@ from gradwire.command_line import guarded, refuse_unknown
 from gradwire.core.records.arguments import read_options, value_of
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.workloads.lookup import call_user_function, import_user_object
 from gradwire.every_order.invariants import Holds
@@ -89,6 +90,7 @@ def explore(
 
 
 def _steps(strategy: Strategy, steps: int | None) -> int:
+    check_limits(strategy)  # before its period is asked for
     return 2 * strategy.period if steps is None else steps
 
 

@@ -69,6 +69,7 @@ def test_an_invariant_of_ones_own_may_hold_in_some(tmp_path: Path) -> None:
     ("--strategy param_server --own_steps", "--own_steps: "), ("--strategy ddp", "--strategy ddp: unknown"),
     ("--strategy param_server_builtin:BuiltinParamServer", "--strategy param_server_builtin"),
     ("--strategy downpour --n_push 9 --steps 2", "--n_push 9: must be at most 1"),
+    ("--strategy local_sgd --local_steps 0", "--local_steps 0: must be at least 1"),
     ("--strategy local_sgd --steps 3", "--steps 3: so few that local_sgd sends nothing"),
     ("--invariant nowhere:function", "--invariant nowhere:function: there is no module nowhere"),
     (f"--invariant {PLANTED}:NO_FUNCTION", f"--invariant {PLANTED}:NO_FUNCTION: is no function"),

@@ -1,5 +1,6 @@
 """Runs on text with the decoder: what they save and continue, show meanwhile, and refuse."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,8 @@ from gradwire.language import generate
 from gradwire.pictures.scalars import Scalars, check_tensorboard
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.runs import said_by, strategy_of
+from tests.ranks import LIMIT
+from tests.runs import ROOT, said_by, strategy_of
 from tests.strategies.runs import made
 
 TEXT = "a quick brown fox jumps over the lazy dog. " * 60
@@ -94,6 +96,12 @@ def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
     for name in (*told, "other.pt", "torn.pt", "absent.pt", "."):
         with pytest.raises(UsageError, match=rf"^\S+: (its model )?{told.get(name, 'is no model that --save wrote')}"):
             text(tmp_path / name, prompt="a quick", **({"model": own.model} if name == "own.pt" else {}))
+
+
+def test_a_new_process_knows_the_models_of_wings(saved: Path) -> None:
+    command = [sys.executable, "-m", "gradwire", "generate", str(saved), "--prompt", "the", "--n_characters", "9"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert (done.returncode, done.stdout) == (0, text(saved, prompt="the", n_characters=9) + "\n"), done.stderr
 
 
 def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

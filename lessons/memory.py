@@ -77,8 +77,7 @@ class Mine(FullySharded):
             with self.transport.recorder.holding("gathered parameters"):
                 self.gather_block(self.transport, mine := self.mine[block])
             assert mine.parameters is not None, "the check has seen it"
-            block.vector = mine.parameters
-            self.replica.give(block, block.vector)
+            self.give(block, mine.parameters)
 
     def free(self, block: blocks.Block) -> None:
         """Forget the block's parameters."""

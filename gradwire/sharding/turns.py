@@ -10,9 +10,9 @@ class Turns:
     """The blocks that are still to be gathered in a pass, in the order of all ranks.
 
     A forward pass follows the order in which all ranks have used the blocks in a pass before; the first, that of the
-    model. When it has ended, `pattern` is a check sum of what this rank has used, and the backward pass `is_open`: it
-    begins with one block, and when the patterns of all have come with that, `plan` orders the others. `is_common`:
-    whether all ranks had one pattern.
+    model. When it has ended, `pattern` is 0 if this rank has used all blocks in that order, else a check sum of those
+    that it has used, and the backward pass `is_open`: it begins with one block, and when the patterns of all have come
+    with that, `plan` orders the others. `is_common`: whether all ranks had one pattern.
     """
 
     def __init__(self, blocks: Sequence[Block], outside: Sequence[Block]) -> None:
@@ -51,7 +51,8 @@ class Turns:
     def end_forward(self) -> list[Block]:
         """Begin the backward pass; return the blocks in the order in which they are reduced if the ranks differ."""
         self.skipped = [block for block in self._blocks if block not in self._used]
-        self.pattern = zlib.crc32(repr([self._blocks.index(block) for block in self._used]).encode())
+        used = repr([self._blocks.index(block) for block in self._used])
+        self.pattern = 0 if self._used == self._order else 1 + zlib.crc32(used.encode())
         self.is_open, self.left = True, self._outside[:1] or self._order[-1:]
         return self._backward()
 

@@ -251,6 +251,11 @@ class _Part:
     network: Network
     members: Sequence[int]
 
+    @property
+    def acknowledged(self) -> float:
+        """See Network."""
+        return self.network.acknowledged
+
     def way(self, src: int, dst: int) -> tuple[int, int]:
         """See Network."""
         return self.members[src], self.members[dst]

@@ -107,12 +107,16 @@ class FullySharded(ShardedGradients, OnBlocks):
     def gather(self, block: Block) -> None:
         """Give the parameters of the block memory, with the elements of all ranks."""
         if block.vector is None:
-            block.vector = self.gathered(block)
-            self.replica.give(block, block.vector)
-            if self.turns.is_open:
-                self.pending = self.turns.plan(block, self.is_common)
+            self.give(block, self.gathered(block))
         if self.prefetch and self.turns.left and self.turns.left[0] not in self.begun:
             self.begin_to_gather(self.turns.left[0])
+
+    def give(self, block: Block, vector: torch.Tensor) -> None:
+        """Give the block its parameters [n]; the first of a backward pass brings the order of the others."""
+        block.vector = vector
+        self.replica.give(block, vector)
+        if self.turns.is_open:
+            self.pending = self.turns.plan(block, self.is_common)
 
     def free(self, block: Block) -> None:
         """Forget the block's parameters."""

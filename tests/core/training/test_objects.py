@@ -76,7 +76,7 @@ tables = [
     simulate(Options(**same, **given, run_name="simulated"), ClusterOptions(compute="1ms"), quiet=True).table,
     run(Options(**same, **given, run_name="resumed", resume="checkpoints/step-00000002"), quiet=True),
 ]
-print([table["test_loss"].iloc[0] for table in tables])
+print([float(table["test_loss"].iloc[0]) for table in tables])
 """
 
 

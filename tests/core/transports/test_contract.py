@@ -11,7 +11,7 @@ from tests.engines import Engine, import_engine
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
-SUITE = "tests/transports/contract"
+SUITE = "tests/core/transports/contract"
 
 
 @pytest.mark.end_to_end

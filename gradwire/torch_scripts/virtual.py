@@ -250,11 +250,7 @@ class _Part:
 
     network: Network
     members: Sequence[int]
-
-    @property
-    def acknowledged(self) -> float:
-        """See Network."""
-        return self.network.acknowledged
+    acknowledged = property(lambda self: self.network.acknowledged)
 
     def way(self, src: int, dst: int) -> tuple[int, int]:
         """See Network."""

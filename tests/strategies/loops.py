@@ -115,7 +115,7 @@ class Rank:
         self.worker = transport.rank - task.roles.index("worker")
         self.strategy = dataclasses.replace(task.strategy)
         self.replica = self.strategy.make_replica(make_model() if model is None else model, transport, task.n_gpus)
-        settings = RunSettings(task.clip_norm, task.schedule)
+        settings = RunSettings(task.clip_norm, task.schedule, task.seed)
         if isinstance(self.strategy, Builtin):
             self.strategy.start(self.replica, transport, OPTIMIZERS[task.optimizer], settings)
         else:

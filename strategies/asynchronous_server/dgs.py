@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.compression import Setting
-from gradwire.compression.dgs import SAMomentum, check_sgd, differences
+from gradwire.compression.of_strategies.dgs import SAMomentum, check_sgd, differences
 from gradwire.compression.sparse import Sparse, check_density
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.descent import optimizer_of

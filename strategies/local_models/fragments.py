@@ -7,7 +7,7 @@ first block's next forward pass. With `--strided` p is the blocks p, p + P, p + 
 used, by itself: most of it lies far from the end of the model whose gradients come last and which is needed first.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ class Fragment:
 
 
 @dataclass(kw_only=True)
-class Fragmented(Drifting, OnBlocks):
+class Fragmented(Drifting, OnBlocks, ABC):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
 
     fragments: int = option(2, least=1)

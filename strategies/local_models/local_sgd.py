@@ -3,14 +3,13 @@
     H times:  x_k <- optimizer(x_k, g_k)                      on each rank k, with a state of its own
     then:     x_k <- sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
 
-(FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
+- This is FedAvg. (McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
+- `--outer_optimizer nesterov` takes the mean for a direction. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105,
+  algorithm 1. There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
+- `--codec` sends codes of how far each x_k has come. With `--codec topk --error_decay 0.95 --optimizer adamw`: SparseLoCo,
+  arXiv 2508.15706, but for its chunks of 2-bit values.
 
-Two options end a round by an outer step, which takes the mean for a direction: see `outer_step.py`.
-
-- `--outer_optimizer nesterov` (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1. There the inner optimizer
-  is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
-- `--codec`: with `--codec topk --error_decay 0.95 --optimizer adamw` SparseLoCo, arXiv 2508.15706, but for its chunks
-  of 2-bit values.
+The last two end a round by an outer step: see `outer_step.py`.
 
 Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
@@ -114,10 +113,10 @@ class LocalSGD(Drifting):
         x, mean, n_k = self.replica.x, self.mean, int(self.n_taken)
         if self.outer and self.coding:
             x.copy_(self.outer.by_codes(x, n_k, self.coding, self.all_reduce, mean))
-            return
-        mean.copy_(x).mul_(n_k)
-        mean.div_(self.all_reduce(mean, n_k))
-        x.copy_(self.outer.towards(mean) if self.outer else mean)
+        else:
+            mean.copy_(x).mul_(n_k)
+            mean.div_(self.all_reduce(mean, n_k))
+            x.copy_(self.outer.towards(mean) if self.outer else mean)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `ring_all_reduce`."""

@@ -12,8 +12,8 @@ The blocks of the model are cut into P fragments, p = 0 .. P - 1, which take tur
 
 (Douillard et al., 2025, arXiv 2501.18512. There each rank sends x0_p - x_k,p, which has the same mean, in 4 bits.) With
 P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov`; `--strided` sends it block by block,
-and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a
-fragment is sent, and waited for.
+and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a fragment is sent, and waited
+for.
 
 With `eager` a rank takes its own difference at once: another algorithm, in `eager.py`.
 

@@ -6,8 +6,8 @@
 - This is FedAvg. (McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
 - `--outer_optimizer nesterov` takes the mean for a direction. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105,
   algorithm 1. There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
-- `--codec` sends codes of how far each x_k has come. With `--codec topk --error_decay 0.95 --optimizer adamw`: SparseLoCo,
-  arXiv 2508.15706, but for its chunks of 2-bit values.
+- `--codec` sends codes of how far each x_k has come. With `--codec topk --error_decay 0.95 --optimizer adamw`:
+  SparseLoCo, arXiv 2508.15706, but for its chunks of 2-bit values.
 
 The last two end a round by an outer step: see `outer_step.py`.
 

@@ -28,7 +28,6 @@ from gradwire.strategies import HOMES as STRATEGIES
 _PROJECT = Path(__file__).resolve().parents[1]
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 30  # so that no line becomes too long
-_RANKS = {"synchronous_server": "3", "asynchronous_server": "2", "lock_free": "1"}  # of its test; else 4
 
 
 @dataclass(frozen=True)
@@ -97,23 +96,15 @@ def _exported(what: str) -> Sequence[str]:
 def files(settings: Settings) -> dict[str, str]:
     """Return the text of each file, by its path."""
     name, family = settings.name, settings.family or "codec"
-    if settings.what == "codec":
-        package, tests, of_test = "gradwire/compression", "tests/compression", "codec"
-    else:
+    package, tests = "gradwire/compression", "tests/compression"
+    if settings.what == "strategy":
         package, tests = f"strategies/{family}", "tests/strategies"
-        of_test = "alone" if family in ("asynchronous_server", "lock_free") else "mean"
-    templates = {
-        f"{package}/{name}.py": f"{settings.what}/{family}",
-        f"{tests}/test_{name}.py": f"test/{of_test}",
-        f"{tests}/plain/{name}.py": f"plain/{family}",
-    }
-    values = {"name": name, "Class": settings.class_name, "family": family, "ranks": _RANKS.get(family, "4")}
-    sources = {path: _TEMPLATES / f"{template}.txt" for path, template in templates.items()}
-    return {
-        path: Template(source.read_text(encoding="utf-8")).substitute(values)
-        for path, source in sources.items()
-        if source.exists()  # those that step by the mean gradient share a plain program
-    }
+    templates = {f"{package}/{name}.py": f"{settings.what}/{family}", f"{tests}/test_{name}.py": f"test/{family}"}
+    if (_TEMPLATES / f"plain/{family}.txt").exists():  # those that step by the mean gradient share a plain program
+        templates[f"{tests}/plain/{name}.py"] = f"plain/{family}"
+    values = {"name": name, "Class": settings.class_name}
+    texts = {path: (_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8") for path, template in templates.items()}
+    return {path: Template(text).substitute(values) for path, text in texts.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,16 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
+
+
+def check_pieces(name: str, run: RunSize) -> None:
+    """Check that all ranks, which gather x together, make as many passes. Raises UsageError."""
+    if len({min(run.accumulate, samples) for samples in run.last_parts}) > 1:
+        raise UsageError(
+            f"--accumulate {run.accumulate}: the last batch leaves a worker fewer samples than that, and with {name} "
+            "all need as many pieces; change --batch_size, --train_size or --accumulate"
+        )
 
 
 @singledispatch

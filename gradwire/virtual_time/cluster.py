@@ -59,7 +59,7 @@ def fit(options: Options) -> Options:
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
     graph = options.graph
-    n_gpus = options.n_gpus or (graph.ranks if graph else default_n_gpus(options, "cpu"))
+    n_gpus = options.n_gpus or (graph.ranks if graph else default_n_gpus(options.strategy, "cpu"))
     options = with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
     check_memory(options)
     return options

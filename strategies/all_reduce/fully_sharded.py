@@ -26,8 +26,10 @@ import torch
 
 from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.passes import OnBlocks
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
+from gradwire.sharding.blocks import check_pieces
 from gradwire.sharding.saved_places import SavedPlaces
 from gradwire.sharding.turns import Turns
 from strategies.all_reduce.hidden_communication import HiddenCommunication
@@ -42,7 +44,7 @@ class FullySharded(ShardedGradients, OnBlocks):
     in which the rank computed.
     """
 
-    traits = replace(ShardedGradients.traits, has_x=False)
+    shards_x: ClassVar[bool] = True  # no rank has all of x while it trains
     packed: ClassVar[bool] = True
 
     prefetch: bool = False
@@ -56,6 +58,10 @@ class FullySharded(ShardedGradients, OnBlocks):
     def memory(self, role: str) -> Footprint:
         """As with sharded gradients; a chunk of x too, and a block of it, gathered."""
         return replace(super().memory(role), parameters="P / N", gathered_parameters="P / B")
+
+    def check(self, run: RunSize) -> None:
+        """See Strategy."""
+        check_pieces(self.name, run)
 
     def setup(self) -> None:
         """Allocate this rank's chunks of x; gather and free in the passes."""

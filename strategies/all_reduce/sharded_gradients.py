@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
 from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
 from gradwire.sharding.blocks import cut
 from gradwire.sharding.resharding import gathered, part_of
@@ -29,7 +29,7 @@ from strategies.collectives import all_gather, reduce_scatter
 class ShardedGradients(ShardedRing):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
 
-    traits = Traits(reshards=True)
+    reshards: ClassVar[bool] = True  # a run with another number of ranks can continue from its checkpoints
     packed: ClassVar[bool] = False  # whether this rank's chunks of x lie in one vector of their own
 
     block_modules: str = ""

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.core.records.formulas import as_written, evaluate
-from gradwire.core.strategy.traits import Coded, Traffic
+from gradwire.core.strategy.traits import Chooses, Coded, Traffic
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def footprint(
 def _sizes(strategy: "Strategy", n_gpus: int, nbytes: int, itemsize: int, blocks: float) -> dict[str, Any]:
     L = n_gpus.bit_length() - 1
     sizes = {"N": n_gpus, "p": 1 << L, "L": L, "P": nbytes, "n": nbytes // itemsize, "w": itemsize, "B": blocks}
-    return {**as_written(strategy.in_formulas()), **sizes}
+    formulas_of = strategy.chosen if isinstance(strategy, Chooses) else strategy
+    options = {option.name: getattr(formulas_of, option.name) for option in dataclasses.fields(formulas_of)}
+    return {**as_written(options), **sizes}
 
 
 def predict(

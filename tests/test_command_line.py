@@ -22,8 +22,8 @@ from gradwire.compression import CODECS, Codec
 from gradwire.core.launchers import find_launcher
 from gradwire.core.strategy.forms import describe
 from gradwire.core.training.checks import prepare, resolve
-from gradwire.core.training.short_help import FIRST
 from gradwire.options import Options, option_names
+from gradwire.short_help import FIRST
 from gradwire.virtual_time import simulate
 from strategies import STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, said, said_by

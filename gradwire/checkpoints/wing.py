@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from gradwire.arguments import value_of
 from gradwire.checkpoints.folder import in_training, latest, listed
 from gradwire.core.launchers import Launcher
-from gradwire.core.records.arguments import value_of
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
@@ -21,7 +21,7 @@ from gradwire.core.training.options import Panel
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.training.wing import Record, Wing
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.lookup import NAMING_CODE, UserObject
+from gradwire.core.workloads.lookup import UserObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Checkpoints(Wing):
         if not (value_of("--resume", arguments) or value_of("--replay", arguments)):
             return None
         from gradwire.checkpoints import files, replay
-        from gradwire.names import naming, options_from
+        from gradwire.names import NAMING_CODE, naming, options_from
         from gradwire.options import Options
 
         named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}

@@ -24,11 +24,11 @@ from torch.utils._pytree import tree_map_only
 from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.blocks import free, give
 from gradwire.core.strategy.factories import ByTensor, is_elementwise
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.traits import Cost
 from gradwire.sharding.blocks import blocks_of, check_pieces
+from gradwire.sharding.freed import free, give
 from strategies import FullySharded, RunSize
 
 

@@ -59,7 +59,7 @@ def resolve(options: OptionsT, launcher: Launcher = LAUNCHER) -> OptionsT:
     if options.amp == "fp16" and device != "cuda":
         raise UsageError("--amp fp16: needs a GPU; take --amp bf16")
     n_gpus = _check_n_gpus(options, launcher, device)
-    _check_workers(options, launcher, options.strategy.roles(n_gpus))
+    _check_workers(options, launcher)
     name = f"{options.strategy.name}-{n_gpus}-{options.dataset}-{options.model}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     run_name = options.run_name or re.sub(r"[:/<>()]+", ".", name)[:200]
     return dataclasses.replace(options, n_gpus=n_gpus, device=device, run_name=run_name)
@@ -184,12 +184,8 @@ def default_n_gpus(strategy: Strategy, device: str) -> int:
     return min(most or _MOST_RANKS, max(2, least, torch.cuda.device_count() if device == "cuda" else 0))
 
 
-def _check_workers(options: CoreOptions, launcher: Launcher, roles: list[str]) -> None:
-    """Check which ranks may be slow, whether they may be started again, and who decodes for them."""
-    for rank in options.slowdowns:
-        if not (rank < len(roles) and roles[rank] == "worker"):
-            workers = ", ".join(str(rank) for rank, role in enumerate(roles) if role == "worker")
-            raise UsageError(f"--slow {rank}: not a rank that computes; those are {workers}")
+def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
+    """Check whether workers may be started again, and who decodes for them."""
     strategy, restarts = options.strategy, options.restarts
     if restarts and not strategy.traits.workers_may_return:
         table = options.choices()["strategy"].table

@@ -112,10 +112,6 @@ class RunOptions:
     no autocast."""
     seed: int = option(0, least=0, most=2**63 - 1)
     """Seed of the weights, the order of the samples, and everything else that is random."""
-    slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)
-    """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
-    jitter: float = option(0.0, least=0, most=5, metadata=MAY_CHANGE_ALWAYS)
-    """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
     timeout: float = option(120.0, least=1, most=1e6, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     restarts: int = option(0, least=0, metadata=OF_THIS_RUN)
@@ -127,22 +123,6 @@ class RunOptions:
     scheduler: str | None = field(default=None, metadata=OF_THIS_RUN)
     """With dask: the address of the scheduler whose workers take the ranks, such as tcp://host:8786. Default: a
     cluster of processes on this machine."""
-
-    @property
-    def slowdowns(self) -> dict[int, float]:
-        """How many times its time each slow rank computes. Raises UsageError."""
-        factors: dict[int, float] = {}
-        for text in self.slow:
-            try:
-                rank, factor = int(text.split(":")[0]), float(text.split(":", 1)[1])
-            except (ValueError, IndexError):
-                raise UsageError(f"--slow {text}: must be RANK:FACTOR, such as 2:5") from None
-            if not (rank >= 0 and 1 <= factor <= 1000):
-                raise UsageError(f"--slow {text}: a rank from 0 on, and a factor from 1 to 1000")
-            if rank in factors:
-                raise UsageError(f"--slow {text}: rank {rank} is given twice; give it one factor")
-            factors[rank] = factor
-        return factors
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -21,7 +21,7 @@ from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.training.passes import Precision
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Request
-from gradwire.core.workloads.tasks import IGNORED
+from gradwire.language.task import IGNORED
 from tests.runs import n_gpus_of, small, strategy_of
 from tests.strategies.runs import BATCH_NORM, made
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gradwire.core.records.arguments import check_name, value_of
+from gradwire.arguments import check_name, value_of
 
 _PROJECT = Path(__file__).resolve().parents[1]
 CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"

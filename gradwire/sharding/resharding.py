@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.descent import Descent
+from gradwire.sharding.blocks import Block
 
 State = dict[str, Any]
 

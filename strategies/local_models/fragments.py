@@ -16,9 +16,8 @@ from torch import nn
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import option
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.passes import OnBlocks
-from gradwire.sharding.blocks import cut
+from gradwire.sharding.blocks import Block, cut
+from gradwire.sharding.passes import OnBlocks, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 
@@ -95,7 +94,7 @@ class Fragmented(Drifting, OnBlocks):
             self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])
         self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
         self.replica.on_gradient(self.take_gradient)
-        self.replica.on_blocks(self.blocks, self)
+        on_blocks(self.replica, self.blocks, self)
 
     def join(self, resumed: bool) -> None:
         """All begin at the same x, which is x0."""
@@ -119,7 +118,7 @@ class Fragmented(Drifting, OnBlocks):
 
     def leave(self, block: Block) -> None:
         """After it, in virtual time: let its time pass."""
-        self.replica.spend_forward(block)
+        spend_forward(self.transport.recorder, block)
 
     def take_gradient(self, i: int) -> None:
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""

@@ -14,7 +14,7 @@ from gradwire.every_order.explore import explore
 from strategies import Strategy
 
 # Functions that no run in every order calls: what is known before it, and checkpoints
-BEFORE = {"check", "cost", "memory", "stalest", "period", "fewest_workers", "weight", "count_workers", "in_formulas",
+BEFORE = {"check", "cost", "memory", "stalest", "period", "fewest_workers", "weight", "count_workers",
           "gathers", "state_dict", "load_state_dict"}  # fmt: skip
 
 # What only an option switches on, by options that do

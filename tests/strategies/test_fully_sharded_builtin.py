@@ -13,11 +13,11 @@ from torch import nn
 from benchmarks.networks import mlp
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.strategy.blocks import Freed
 from gradwire.core.strategy.replica import trained
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 from gradwire.language.gpt import GPT
+from gradwire.sharding.freed import Freed
 from strategies import FullySharded, Strategy
 from tests.ranks import LIMIT, launch
 from tests.runs import made

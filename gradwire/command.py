@@ -31,6 +31,9 @@ COMMANDS = {
         "staleness": ("gradwire.pictures.staleness", "show how old the gradients were"),
         "why": ("gradwire.diagnosis.why", "tell where and why two runs differ"),
     },
+    "Write your own": {
+        "new": ("gradwire.new", "write the file of a strategy or codec, and its test"),
+    },
     "Models and data": {
         "generate": ("gradwire.language.generate", "let a saved language model continue a text"),
         "sample_images": ("gradwire.images.sample_images", "write a small folder of images to train on"),

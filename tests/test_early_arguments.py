@@ -22,8 +22,8 @@ runpy.run_path("train.py", run_name="__main__")
 
 @pytest.mark.of_every_strategy
 def test_they_are_those_of_the_tables() -> None:
-    assert early_arguments.names("strategies") == list(STRATEGIES)
-    assert early_arguments.names("gradwire/compression") == list(CODECS)
+    assert early_arguments.names("--strategy") == list(STRATEGIES)
+    assert early_arguments.names("--codec") == list(CODECS)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from gradwire.scoreboard import entry, game, rules
 from gradwire.scoreboard.board import digest
 from gradwire.scoreboard.clusters import CLUSTERS
 from strategies import STRATEGIES
+from tests.runs import IN_MEMORY
 
 BEGIN = """from dataclasses import dataclass, field
 
@@ -141,7 +142,7 @@ def test_ranks_share_nothing_but_messages(has_shared: str, tmp_path: Path, monke
 
 
 def test_who_is_no_entry() -> None:
-    assert set(STRATEGIES) - {*entry.ENTRIES} == {"single", "none", "hogwild", "hogwild_pp", "inconsistent_reads"}
+    assert set(STRATEGIES) - {*entry.ENTRIES} == {"single", "none", *IN_MEMORY}
     with pytest.raises(UsageError, match="entry hogwild: unknown"):
         entry.find("hogwild")
 

@@ -8,7 +8,7 @@ import scipy.fft
 import torch
 
 from gradwire.compression import Layout, Setting
-from gradwire.compression.demo import FastComponents, dct
+from gradwire.compression.of_strategies.demo import FastComponents, dct
 from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import DeMo
 from tests.strategies.kinds import on_ranks

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.compression import Layout, Setting
-from gradwire.compression.dgs import SAMomentum
+from gradwire.compression.of_strategies.dgs import SAMomentum
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch

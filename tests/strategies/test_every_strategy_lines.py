@@ -38,7 +38,7 @@ LEFT: dict[str, set[str]] = {
                              "self.replica.counts = counts"},
     "sharded_ring": {"norm"},
     "demo": {"g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))"},
-    "local_sgd": {"self.coding.mean(torch.sub(self.before.data, x, out=mean), n, self.all_reduce)"},
+    "local_sgd": {"x.copy_(self.outer.by_codes(x, n_k, self.coding, self.all_reduce, mean))"},
     "sparta": {'return torch.empty(k, dtype=torch.int64, device="meta")'},
     "gossip": {"return [], []"},
     "hierarchical_ring": {"work.wait()"},

@@ -8,6 +8,7 @@ import torch
 from gradwire.compression.base import Code, Setting, check_finite
 from gradwire.compression.sparse import Sparse
 from gradwire.core.records.errors import UsageError
+from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.layout import Layout
 
 
@@ -47,11 +48,11 @@ class Difference(Sparse):
         self.add(code.data, self.w)
         return code
 
-    def know_all(self, x: torch.Tensor) -> None:
+    def reset(self, x: torch.Tensor) -> None:
         """w <- x [n]: the worker is sent all of it."""
         self.w.copy_(x)
 
-    def take_all(self, x: torch.Tensor) -> torch.Tensor:
+    def send_whole(self, x: torch.Tensor) -> torch.Tensor:
         """Return x - w [n], which is sent as it is; w <- w + that."""
         G = x - self.w
         self.w.add_(G)
@@ -67,6 +68,25 @@ def differences(
         end.start(layout, x, Setting(scope))
         end.room = room  # they work one after the other
     return ends, room
+
+
+class RecordedCodes:
+    """Makes and reads codes, and records how long that takes and how many bytes they have."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
+        """Return the code of a vector [n]."""
+        with self._recorder.phase("compress", work="encode"):
+            code = codec.encode(vector)
+        self._recorder.count_code(code.values, code.indices, code.headers, vector.nbytes)
+        return code.data
+
+    def add(self, codec: Sparse, code: torch.Tensor, x: torch.Tensor, alpha: float = 1.0) -> None:
+        """x <- x + alpha (the vector of a code)."""
+        with self._recorder.phase("compress", work="decode"):
+            codec.add(code, x, alpha)
 
 
 def check_sgd(optimizer: torch.optim.Optimizer, name: str) -> None:

@@ -1,20 +1,17 @@
 """The asynchronous server: its bound in versions, and where it is the synchronous one."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import AsyncParamServer, Downpour, InconsistentReads, ParamServer, Strategy
+from strategies import AsyncParamServer, ParamServer
 from tests.strategies.kinds import assert_same
 from tests.strategies.loops import Task
-from tests.strategies.runs import applied, made
 from tests.strategies.scripted import Act, Scripted, epochs, staleness, start
 
-STRAGGLING: dict[str, Any] = {"slow": ("2:4",), "jitter": 1.0, "epochs": 6}
 WORKERS = 3
 
 
@@ -22,34 +19,6 @@ WORKERS = 3
 def test_in_lock_step_it_is_the_synchronous_server_bit_for_bit(how: dict[str, Any]) -> None:
     lock_step = AsyncParamServer(max_staleness=0, aggregate=WORKERS)
     assert_same(Task(lock_step, 4, **how), Task(ParamServer(), 4, **how))
-
-
-@pytest.mark.parametrize("other", [AsyncParamServer(), Downpour(), InconsistentReads()], ids=lambda one: one.name)
-def test_with_one_worker_it_is_the_synchronous_server(other: Strategy) -> None:
-    one, synchronous = (
-        Task(strategy, 2, "momentum", schedule=lambda processed: 1 / (1 + processed / 50))
-        for strategy in (other, ParamServer())
-    )
-    assert_same(one, synchronous, 1e-10)
-
-
-@pytest.mark.parametrize("s", [0, 1, 2])
-def test_the_bound_holds_in_versions(tmp_path: Path, s: int) -> None:
-    made(tmp_path, "run", AsyncParamServer(max_staleness=s), **STRAGGLING)
-    updates = applied(tmp_path, "run")
-    assert len(updates) > 6 * 10
-    assert updates["version_applied"].tolist() == list(range(len(updates))), "one version an update"
-    assert 0 <= updates["staleness"].min() <= updates["staleness"].max() <= (2 * s + 1) * (WORKERS - 1)
-
-
-def test_m_gradients_make_one_update_in_the_order_of_ranks(tmp_path: Path) -> None:
-    made(tmp_path, "run", AsyncParamServer(aggregate=2), epochs=4, slow=("2:3",))
-    updates = applied(tmp_path, "run")
-    sizes = updates.groupby("version_applied").size()
-    assert set(sizes) <= {1, 2}
-    assert (sizes == 1).sum() <= 4, "only what is left at the end of an epoch"
-    for _, peers in updates.groupby("version_applied")["peer"]:
-        assert peers.tolist() == sorted(peers)
 
 
 def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> None:

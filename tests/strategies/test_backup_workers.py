@@ -12,8 +12,6 @@ from gradwire.core.records.tables import applied
 from gradwire.core.transports.messages import WaitTimeout
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.runs import N_TRAIN
-from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import N_STEPS, Rank, Task
 from tests.strategies.runs import made, server_rows
 from tests.strategies.scripted import Scripted, start
 
@@ -41,31 +39,6 @@ def test_the_schedule_ends_with_the_training(tmp_path: Path) -> None:
     state = files.load_rank(path, 0)["strategy"]
     assert state["processed"] == pytest.approx(4 * N_TRAIN, abs=6)
     assert state["samples"] < 3 * N_TRAIN
-
-
-def skipping(rank: Rank) -> tuple[list[int], int]:
-    """Worker 3 computes its first gradient on the first x, and sends it when the others have ended the epoch."""
-    transport, taken = rank.transport, list[int]()
-    if rank.is_server:
-        rank.strategy.serve()
-    else:
-        for i in rank.strategy.steps_of_epoch(0, N_STEPS):
-            if transport.rank == 3 and not taken:
-                for peer in (1, 2):
-                    transport.recv(peer, "done")
-            rank.take(i)
-            taken.append(i)
-        if transport.rank != 3:
-            transport.isend(None, 3, "done")
-    rank.strategy.finish()
-    events = transport.recorder.frame()
-    return taken, int((events["op"] == "drop").sum())
-
-
-def test_a_late_worker_continues_with_the_current_step() -> None:
-    ranks = on_ranks(Task(BackupWorkers(n_backup=1), 4), skipping, record=True)
-    assert [taken for taken, _ in ranks] == [[], [0, 1, 2, 3], [0, 1, 2, 3], [0]], "its other samples are skipped"
-    assert ranks[0][1] == 1
 
 
 def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:

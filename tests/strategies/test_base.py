@@ -15,7 +15,6 @@ from torch import nn
 
 import strategies
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.strategy.forms import describe
 from gradwire.core.strategy.traits import NOTHING, Cost
 from gradwire.core.transports.base import Transport
 from strategies import STRATEGIES, Replica, RingAllReduce, Strategy
@@ -60,10 +59,6 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
         if any(issubclass(one, Strategy) and not inspect.isabstract(one) for one in own):
             found.add(path.stem)
     assert found == set(STRATEGIES)
-
-
-def test_the_first_line_is_the_first_paragraph() -> None:
-    assert describe(Own) == "A strategy of a user's own, described in two lines."
 
 
 # A step that forgets the gradient

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import scipy.fft
 import torch
 
 from gradwire.compression import Layout, Setting
@@ -12,9 +11,8 @@ from gradwire.compression.demo import FastComponents, dct
 from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import DeMo
 from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import N_STEPS, OPTIMIZERS, Rank, Task, make_model
+from tests.strategies.loops import OPTIMIZERS, Rank, Task
 from tests.strategies.test_every_plain_program import assert_plain
-from tests.strategies.test_local_sgd import gradient
 
 N, RATE = 3, 0.3  # of "plain"
 SIZES = [35, 7, 21, 3]  # of the tensors of `make_model`
@@ -22,38 +20,6 @@ SIZES = [35, 7, 21, 3]  # of the tensors of `make_model`
 
 def test_clipped_its_steps_are_those_of_the_plain_program() -> None:
     assert_plain(DeMo, {"chunk_size": 8, "top_k": 2}, clip_norm=0.05)
-
-
-@pytest.mark.parametrize("n_gpus", [1, N])
-@pytest.mark.parametrize("beta", [0.0, 0.999])
-def test_with_all_coefficients_it_is_descent_by_the_sign_of_the_mean_gradient(n_gpus: int, beta: float) -> None:
-    """Nothing is left of the momentum, whatever its decay."""
-
-    def train(rank: Rank) -> tuple[list[torch.Tensor], torch.Tensor]:
-        seen = []
-        for i in range(2 * N_STEPS):
-            rank.take(i)
-            seen.append(rank.x())
-        assert rank.strategy.coding
-        return seen, rank.strategy.coding.codec.state_dict()["M"]
-
-    strategy = DeMo(chunk_size=8, top_k=8, momentum_decay=beta)
-    task = Task(strategy, n_gpus, "plain")
-    x = torch.nn.utils.parameters_to_vector(make_model().parameters()).detach()
-    expected = []
-    for i in range(2 * N_STEPS):
-        x = x - RATE * gradient(x, task.plan.part(1 + i // N_STEPS, i % N_STEPS)).sign()
-        expected.append(x)
-    for seen, M in on_ranks(task, train):
-        torch.testing.assert_close(seen, expected, rtol=1e-10, atol=1e-12)
-        assert not M.any()
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 64])
-def test_the_transform_is_scipys_and_its_inverse_its_transpose(n: int) -> None:
-    x = torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
-    torch.testing.assert_close(dct(n) @ dct(n).T, torch.eye(n, dtype=torch.float64), rtol=0, atol=1e-13)
-    torch.testing.assert_close(x @ dct(n).T, torch.from_numpy(scipy.fft.dct(x.numpy(), norm="ortho")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

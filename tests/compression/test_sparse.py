@@ -15,11 +15,9 @@ from tests.compression import test_all_codecs as every
 
 SHAPES = ((), (3, 4), (0,), (1,), (7, 1, 2), (29,))
 LAYOUT = Layout(tuple(f"layer{i}.weight" for i in range(len(SHAPES))), SHAPES)
-EVERY: tuple[Any, ...] = (TopK, RandomK, DGC)
 
 scopes, dtypes = every.SCOPES, every.DTYPES
 densities = st.sampled_from([1e-9, 0.01, 0.1, 0.3, 0.5, 0.999, 1.0])
-kinds = st.sampled_from(["whole", "equal", "zeros", "normal", "wide"])
 seeds = st.integers(0, 999)
 
 
@@ -50,40 +48,6 @@ def parts(scope: str) -> list[slice]:
 
 
 # What is sent
-
-
-@settings(max_examples=30)
-@given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
-def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
-    kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
-) -> None:
-    options: dict[str, Any] = {"warmup_epochs": 0, "masking": masking} if kind is DGC else {}
-    sender = started(kind(density=density, **options), dtype, scope=scope, momentum=0.5)
-    receiver = started(kind(density=density, **options), dtype, scope=scope)
-    u = torch.zeros(LAYOUT.n, dtype=dtype)
-    v = torch.zeros(LAYOUT.n, dtype=dtype)
-    for g in vectors(values, seed, dtype):
-        before = g.clone()
-        code = sender.encode(g)
-        assert torch.equal(g, before), "not changed"
-        u = 0.5 * u + g if kind is DGC else g
-        v = v + u
-        sent = receiver.decode(code.data)
-        kept = sender.v if kind is DGC else sender.r
-        indices = code.data[code.values :].clone().view(torch.int32).long()
-        assert len(set(indices.tolist())) == len(indices) == sum(share(p.stop - p.start, density) for p in parts(scope))
-        chosen = torch.zeros(LAYOUT.n, dtype=torch.bool).index_fill_(0, indices, True)
-        for part in parts(scope):
-            assert int(chosen[part].sum()) == share(part.stop - part.start, density)
-            if 0 < int(chosen[part].sum()) < part.stop - part.start:
-                assert v[part][chosen[part]].abs().min() >= v[part][~chosen[part]].abs().max()
-        assert torch.equal(sent, v.where(chosen, torch.zeros_like(v)))
-        assert torch.equal(kept, v.where(~chosen, torch.zeros_like(v)))
-        v = kept.clone()
-        if kind is DGC:
-            if masking:
-                u[chosen] = 0
-            assert torch.equal(sender.u, u)
 
 
 @settings(max_examples=15)

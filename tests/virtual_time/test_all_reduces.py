@@ -87,14 +87,6 @@ def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N:
                 assert found == pytest.approx(messages + vectors * ratio, rel=2e-3), "messages are counted exactly"
 
 
-@pytest.mark.parametrize("strategy", FOLDED[:3])
-def test_folded_ones_have_no_form_where_cards_share_fairly(strategy: AllReduceSGD) -> None:
-    for N in range(2, 20):
-        is_power = N & (N - 1) == 0
-        assert (predict(strategy, N, 1000, 0.0, 1e6, 1e-3) is not None) == is_power
-        assert predict(strategy, N, 1000, 0.0, 1e6, 1e-3, sharing=IN_ORDER) is not None
-
-
 @SHARINGS
 def test_a_message_alone_occupies_its_cards_for_the_overhead(sharing: str) -> None:
     N, nbytes, overhead = 8, 4 * 64 * 8, 3.0

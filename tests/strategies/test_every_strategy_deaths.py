@@ -43,7 +43,7 @@ def given_by_the_dead(strategy: Strategy) -> int:
 
 
 @EXHAUSTIVE
-@pytest.mark.corners("async_param_server", "backup_workers", "hogwild")
+@pytest.mark.corners("async_param_server", "backup_workers", "hogwild", "hogwild_pp", "inconsistent_reads")
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
     """With all its options, where they let workers die, in `test_every_strategy_runs.py`."""
     roles_of(survivor)

@@ -31,15 +31,6 @@ def fill(rank: Rank) -> ADPSGD:
     return rank.strategy
 
 
-def test_an_exchange_gives_both_the_mean() -> None:
-    def once(rank: Rank) -> float:
-        fill(rank)
-        rank.constant_epoch(0.0, 1)
-        return rank.x()[0].item()
-
-    assert on_ranks(Task(ADPSGD(), 2, "unit"), once) == [0.5, 0.5]
-
-
 class Pace:
     """How long a rank takes for what it does: never the same."""
 
@@ -185,7 +176,7 @@ def counted(rank: Rank) -> pd.DataFrame:
     return events[(events["op"] == "send") & events["tag"].isin([REQUEST, ANSWER, PROGRESS])]
 
 
-@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("n", [1, 2, 5])
 def test_what_it_sends_is_what_it_says(n: int) -> None:
     strategy = ADPSGD()
     sent = pd.concat(on_ranks(Task(strategy, n), counted, record=True))

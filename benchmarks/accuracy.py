@@ -31,10 +31,10 @@ from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.forms import predict
 from gradwire.core.strategy.replica import layout_of
 from gradwire.core.workloads import datasets
 from gradwire.names import make_strategy
+from gradwire.networks.predict import predict
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import period

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figures, main
 from gradwire import launch
-from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.link import Link
+from gradwire.networks.predict import predict
 from gradwire.options import Options
 from gradwire.virtual_time.dry_run import period
 from gradwire.virtual_time.launcher import VirtualTime

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradwire.core.records.interrupts import end_while_loading
+from gradwire.ending import end_while_loading
 
 FINISHED = "what was finished is written"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradwire.core.records.interrupts import end_while_loading
+from gradwire.ending import end_while_loading
 
 FINISHED = "finished runs are kept, and the same command continues from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come

@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from gradwire.core.records.arguments import check_name, value_of
+from gradwire.arguments import check_name, value_of
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "strategies" / "catalogue.txt"
 """The text of `--list`, which `python -m docs.pages` makes."""

@@ -21,7 +21,7 @@ import tyro
 from gradwire.core.records.arguments import read_options
 from gradwire.core.records.atomic import write_together
 from gradwire.core.records.errors import UsageError, one_of
-from gradwire.core.records.interrupts import guarded
+from gradwire.ending import guarded
 from gradwire.strategies import FAMILIES
 from gradwire.strategies import HOMES as STRATEGIES
 

@@ -19,11 +19,11 @@ from docs.pages import catalogue
 from gradwire import command_line
 from gradwire.baselines import fully_sharded_builtin
 from gradwire.compression import CODECS, Codec
+from gradwire.core.launchers import find_launcher
 from gradwire.core.strategy.forms import describe
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
-from gradwire.core.training.short_help import FIRST
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.options import Options, option_names
+from gradwire.short_help import FIRST
 from gradwire.virtual_time import simulate
 from strategies import STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, said, said_by
@@ -45,7 +45,8 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 
     def only_prepare(options: Options) -> None:
         seen.append(options)
-        prepare(resolve(options))
+        launcher = find_launcher(options.launcher, options.scheduler)
+        prepare(resolve(options, launcher), launcher)
 
     monkeypatch.setattr(command_line, "run", only_prepare)
     return seen
@@ -232,7 +233,7 @@ WRONG: list[Any] = [  # the arguments, and a part of the message
     ("--replay /nowhere/run", "error: --replay /nowhere/run: /nowhere/run.json is not the record of a run"),
     ("--resume /nowhere", "--resume /nowhere: no checkpoint there"),
     ("--batchsize 3", "did you mean --batch_size?"),
-    ("--lr -0.1", "--lr -0.1: must be a positive number"),
+    ("--lr -0.1", "--lr -0.1: must be more than 0"),
     ("--epochs 1.5", "--epochs"),
     ("--optimizer_options nesterov=yes", "'yes' is no number"),
     ("--warmup 11", "--warmup 11.0: must be from 0 to the number of epochs, 10"),
@@ -274,7 +275,7 @@ WRONG: list[Any] = [  # the arguments, and a part of the message
     (f"{SERVED} --slow 0:5", "--slow 0: not a rank that computes; those are 1, 2"),
     (f"{SERVED} --slow x:y", "--slow x:y: must be RANK:FACTOR, such as 2:5"),
     (f"{SERVED} --slow 1:0.5", "a factor from 1 to 1000"),
-    (f"{SERVED} --jitter nan", "--jitter nan: must be from 0 to 5"),
+    (f"{SERVED} --jitter nan", "--jitter nan: must be at least 0"),
     ("--strategy param_server_builtin --n_gpus 2 --slow 1:5", "--slow: param_server_builtin is one process"),
     ("--strategy param_server_builtin --n_gpus 2 --jitter 0.5", "--jitter: param_server_builtin is one process"),
     ("--n_gpus 3 --bandwidth fast", "--bandwidth fast: write a bandwidth such as 1gbit"),

@@ -35,8 +35,18 @@ WINGS: dict[str, tuple[str, ...]] = {
     "pictures": ("diagnosis",),
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
+    "stragglers": (),
     "torch_scripts": ("every_order", "networks", "virtual_time"),
-    "virtual_time": ("clusters", "compression", "diagnosis", "networks", "pictures", "sharding", "torch_scripts"),
+    "virtual_time": (
+        "clusters",
+        "compression",
+        "diagnosis",
+        "networks",
+        "pictures",
+        "sharding",
+        "stragglers",
+        "torch_scripts",
+    ),
 }
 """The other rooms of `gradwire`, each with those of them that it may import beside the core."""
 OF_ALGORITHMS = ("compression", "networks", "sharding")

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.descent import Descent
 from gradwire.core.transports.base import Transport
+from gradwire.sharding.blocks import Block
 
 State = dict[str, Any]
 

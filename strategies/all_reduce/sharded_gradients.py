@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
-from gradwire.sharding.blocks import cut
+from gradwire.sharding.blocks import Block, cut
+from gradwire.sharding.passes import take_gradients
 from gradwire.sharding.resharding import gather_states, state_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
@@ -29,7 +29,7 @@ from strategies.collectives import all_gather, reduce_scatter
 class ShardedGradients(ShardedRing):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
 
-    traits = Traits(reshards=True)
+    reshards: ClassVar[bool] = True  # a run with another number of ranks can continue from its checkpoints
     packed: ClassVar[bool] = False  # whether this rank's chunks of x lie in one vector of their own
 
     block_modules: str = ""
@@ -78,7 +78,7 @@ class ShardedGradients(ShardedRing):
         for work in self.sent:
             work.wait()
         bucket = self.bucket[: block.n]
-        self.replica.take_gradients(block, bucket)
+        take_gradients(self.replica, block, bucket)
         chunks = block.cut(bucket.mul_(n))
         self.total, self.sent = reduce_scatter(chunks, self.transport, n)
         self.g[block.place].copy_(chunks[self.own].div_(self.total))

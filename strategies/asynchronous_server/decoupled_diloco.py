@@ -62,7 +62,7 @@ class DecoupledDiLoCo(Served):
     """Momentum of the outer optimizer."""
 
     # What is sent is no gradient: no codecs.
-    traits = Traits(asynchronous=True, overwrites=True, ranks=(2, None), deaths=RETURNING)
+    traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every local_steps steps a fragment, with the number of steps before it; a fragment comes back."""

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from gradwire.core.records.options import option
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.passes import OnBlocks
-from gradwire.sharding.blocks import cut
+from gradwire.sharding.blocks import Block, cut
+from gradwire.sharding.passes import OnBlocks, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 from strategies.local_models.fragment import BackwardPass, Fragment
@@ -67,7 +66,7 @@ class Fragmented(Drifting, OnBlocks, ABC):
         self.backward = BackwardPass(self.of_tensor, self.replica.layout.names)
         self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
         self.replica.on_gradient(self.take_gradient)
-        self.replica.on_blocks(self.blocks, self)
+        on_blocks(self.replica, self.blocks, self)
 
     def cut_blocks(self) -> list[Fragment]:
         """Return P fragments of neighbouring blocks; if strided, one of each block, of which every P-th takes turns."""
@@ -134,7 +133,7 @@ class Fragmented(Drifting, OnBlocks, ABC):
 
     def leave(self, block: Block) -> None:
         """After it, in virtual time: let its time pass."""
-        self.replica.spend_forward(block)
+        spend_forward(self.transport.recorder, block)
 
     def take_gradient(self, i: int) -> None:
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from gradwire.core.records.options import option
-from gradwire.core.strategy.living import ROOT
 from gradwire.core.strategy.traits import END, Weight
+from strategies.living import ROOT
 from strategies.lock_free.clusters import cut_ranks, distance_between
 from strategies.lock_free.hogwild import Hogwild
 

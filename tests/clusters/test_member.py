@@ -19,8 +19,7 @@ from gradwire.clusters.member import uses_nccl
 from gradwire.core.launchers import Job, find_launcher
 from gradwire.core.launchers.environment import environment_of_others
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.transports.base import Transport
 from tests.pools import ENVIRONMENT, NEEDS_MPI, Pool
 from tests.pools import mpirun as started_by_mpirun
@@ -108,9 +107,10 @@ def test_it_is_found_where_it_has_started_the_process(starter: str, request: pyt
 def test_what_torchrun_cannot_do_is_refused(
     tmp_path: Path, strategy: str, changes: dict[str, Any], message: str
 ) -> None:
-    assert resolve(small(tmp_path)).n_gpus == 3
+    launcher = find_launcher()
+    assert resolve(small(tmp_path), launcher).n_gpus == 3
     with pytest.raises(UsageError, match=message):
-        prepare(resolve(small(tmp_path, strategy, **changes)))
+        prepare(resolve(small(tmp_path, strategy, **changes), launcher), launcher)
     assert list(tmp_path.iterdir()) == []
 
 

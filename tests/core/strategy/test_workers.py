@@ -12,8 +12,8 @@ from torch import nn
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.survivors import Survivors
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import WaitTimeout
@@ -24,10 +24,10 @@ from tests.strategies.loops import OPTIMIZERS
 from tests.strategies.scripted import Act, PushingWorkers, Scripted, epochs, staleness, start
 
 
-def serve(transport: Transport) -> tuple[Replica, Descent, Membership]:
+def serve(transport: Transport) -> tuple[Replica, Descent, Survivors]:
     replica = Replica(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), transport)
     descent = Descent([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
-    return replica, descent, Membership(transport.peers, replica, transport, descent)
+    return replica, descent, Survivors(transport.peers, replica, transport, descent)
 
 
 def what_the_dead_have_sent(transport: Transport) -> Any:

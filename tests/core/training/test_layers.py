@@ -11,10 +11,10 @@ from torch import nn
 from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.training.passes import choose_threads, shares_of
 from gradwire.core.transports.base import Transport
 from gradwire.sharding.blocks import cut
+from gradwire.sharding.passes import OnBlocks, on_blocks
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
 from strategies import NoCommunication, Replica, Strategy
@@ -97,7 +97,7 @@ class Noting(NoCommunication, OnBlocks):
 
     def setup(self) -> None:
         super().setup()
-        self.replica.on_blocks(cut(self.replica, ""), self)
+        on_blocks(self.replica, cut(self.replica, ""), self)
 
     def begin_step(self, n_samples: int) -> None:
         self.seen.append("begin_step")

@@ -67,7 +67,7 @@ def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
 
 def test_closed_standard_streams_are_opened_before_another_file_takes_their_numbers() -> None:
     script = (
-        "import os, sys; from gradwire.core.records.interrupts import open_standard_streams;"
+        "import os, sys; from gradwire.ending import open_standard_streams;"
         " open_standard_streams(); print('x');"
         "sys.exit(os.open('/dev/null', os.O_RDONLY) > 2 and os.get_inheritable(1))"
     )

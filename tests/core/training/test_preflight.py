@@ -16,8 +16,7 @@ from gradwire.command_line import parse_run
 from gradwire.compression import Float16, NoCodec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
 from tests.runs import TRUSTED, metadata, small

@@ -17,12 +17,11 @@ from gradwire import Options
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training.checks import resolve
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.training.passes import Precision
-from gradwire.core.training.preflight import prepare
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Request
-from gradwire.core.workloads.tasks import IGNORED
+from gradwire.language.task import IGNORED
 from tests.runs import n_gpus_of, small, strategy_of
 from tests.strategies.runs import BATCH_NORM, made
 

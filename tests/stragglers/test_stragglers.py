@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradwire.core.records.files import load_events
-from gradwire.core.training.passes import Straggler
+from gradwire.stragglers.straggler import Straggler
 from tests.runs import BUILTIN, made, n_gpus_of
 
 

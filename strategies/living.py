@@ -1,12 +1,12 @@
 """The ranks of a run without a server that are alive: rank 0 collects what they have in common, and may not die."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
 
@@ -15,16 +15,11 @@ PROGRESS, OVER = "progress", "over"  # to rank 0: the samples of a step; from it
 DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstanding; from it: nor anybody else's
 
 
-class Living:
-    """The ranks that are alive, as far as this rank knows, and means over them.
-
-    `alive` are the other ranks. A death that rank 0 learns of is recorded once, with the samples of `descent`.
-    """
+class Living(Membership):
+    """The other ranks that are alive, and means over them and this one; rank 0 records the deaths."""
 
     def __init__(self, transport: Transport, descent: Descent) -> None:
-        self._transport = transport
-        self._descent = descent
-        self.alive = set(transport.peers)
+        super().__init__(transport.peers, transport, descent, records=transport.rank == ROOT)
 
     def begin(self, replica: Replica) -> None:
         """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state. All call it."""
@@ -100,7 +95,7 @@ class Living:
             try:
                 return self._transport.recv(ANY, tags, timeout=0)
             except PeerLost as lost:
-                self._lose(lost)
+                self._go_on(lost)
         return None
 
     def receive(self, tags: tuple[str, ...]) -> Message:
@@ -109,28 +104,12 @@ class Living:
             try:
                 return self._transport.recv(ANY, tags)
             except PeerLost as lost:
-                self._lose(lost)
+                self._go_on(lost)
 
-    def _lose(self, lost: PeerLost) -> None:
+    def _go_on(self, lost: PeerLost) -> None:
         if self._transport.is_gone(ROOT):
             raise lost
-        self._mark_dead(lost.rank)
-
-    @contextmanager
-    def outlive(self, k: int) -> Iterator[None]:
-        """End the block where rank k turns out to be dead, and leave it out of all that follows."""
-        try:
-            yield
-        except PeerLost:
-            self._mark_dead(k)
-
-    def _mark_dead(self, k: int) -> None:
-        if k in self.alive:
-            self.alive.remove(k)
-            if self._transport.rank == ROOT:
-                descent = self._descent
-                death = {"rank": k, "samples": descent.samples, "step": descent.version, "returned": False}
-                self._transport.recorder.deaths.append(death)
+        self.lose(lost.rank)
 
 
 class CommonEpoch:

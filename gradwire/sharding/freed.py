@@ -1,7 +1,6 @@
-"""Blocks of a model, whose parameters may be freed and given memory one block at a time."""
+"""Parameters whose memory is freed, and given back."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,29 +8,6 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from gradwire.core.records.errors import RunFailed
-
-
-@dataclass(eq=False)
-class Block:
-    """Parameters that lie one after the other in x and are used in the passes of `module`."""
-
-    name: str
-    module: nn.Module
-    tensors: range  # the numbers of its parameters
-    part: slice  # of x
-    chunks: Sequence[slice] = ()  # of x, one for each rank: rank r owns number (r + 1) mod N
-    place: slice = field(default_factory=lambda: slice(0))  # of this rank's chunk among all that it owns
-    missing: set[int] = field(default_factory=set)  # the parameters whose gradients are not complete in this pass
-    vector: torch.Tensor | None = None  # [n], while it is gathered
-
-    @property
-    def n(self) -> int:
-        """The number of its elements."""
-        return self.part.stop - self.part.start
-
-    def cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return the chunks of a vector [n] of this block."""
-        return [vector[chunk.start - self.part.start : chunk.stop - self.part.start] for chunk in self.chunks]
 
 
 class Freed(nn.Parameter):

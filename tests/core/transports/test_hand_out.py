@@ -3,8 +3,6 @@
 Above each test stands what its ranks run.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.peer import Peer
 from gradwire.core.transports.shared_memory import SharedMemory
 from tests.core.transports.samples import die
-from tests.ranks import LIMIT, launch, outcome, run_with_deaths, values, wait_until
+from tests.ranks import LIMIT, launch, outcome, run_with_deaths, values
 
 
 def count_handles(transport: Transport) -> list[int]:
@@ -116,21 +114,3 @@ def test_a_dead_member_of_a_shared_vector_disturbs_those_only_for_whom_it_create
 
 
 # Leaving
-
-
-def leave_after_the_first_slice(transport: Transport, folder: str) -> Any:
-    """Rank 1 returns at once; rank 0 looks at its message only after a while, in which rank 1 must have waited."""
-    if transport.rank == 1:
-        transport.isend(transport.allocate(10).fill_(4), 0, "slice")
-        Path(folder, "unfinished").write_text(str(os.getpid()))
-        Path(folder, "unfinished").rename(Path(folder, "leaving"))
-        return None
-    leaving = Path(folder, "leaving")
-    assert wait_until(leaving.exists)
-    ended = wait_until(lambda: not Path("/proc", leaving.read_text()).exists(), limit=0.3)
-    return ended, values(transport.recv(1, "slice")), outcome(transport.recv, 1, "slice")
-
-
-def test_who_leaves_waits_until_its_memory_is_in_the_others_hands(tmp_path: Path) -> None:
-    seen = launch(leave_after_the_first_slice, 2, str(tmp_path), timeout=LIMIT)[0]
-    assert seen == (False, [4] * 10, ("PeerLost", 1))

@@ -25,7 +25,7 @@ from gradwire.virtual_time.dry_run import dry_run
 from gradwire.virtual_time.steps import Sizes, StepsJob, take_steps
 from strategies import FullySharded, ParamServer, RingAllReduce, ShardedGradients, ShardedRing, Strategy
 from tests.ranks import virtual_time
-from tests.runs import SMALL_ARGUMENTS, metadata, said, small
+from tests.runs import metadata, small
 
 P = 4 * (2 * 64 + 64 + 64 * 2 + 2)  # bytes of `wide`
 LARGEST = 4 * 2 * 64  # of its tensors
@@ -120,17 +120,6 @@ def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:
         held = memory.total
         descent.step(g, 1)
     assert 0 < memory.use().peak - held <= 3 * 4 * n / 16
-
-
-def test_the_summary_and_the_record_say_it_only_if_it_was_asked_for(tmp_path: Path) -> None:
-    given = ["--strategy", "single", *SMALL_ARGUMENTS, "--results_dir", str(tmp_path)]
-    code, text = said(*given, "--memory")
-    assert code == 0
-    assert "memory MB      peak by rank 0: 0.0; rank 0, in " in text
-    code, text = said(*given[:-1], str(tmp_path / "without"))
-    assert code == 0
-    assert "memory MB" not in text
-    assert "memory" not in metadata(tmp_path / "without")
 
 
 def test_the_meta_device_has_the_numbers_of_the_cpu() -> None:

@@ -62,12 +62,6 @@ def test_at_first_every_token_is_as_likely_and_the_stream_does_not_grow() -> Non
     assert model.state_dict()["blocks.0.widen.weight"].std() == pytest.approx(0.02, rel=0.05)
 
 
-def test_dropout_is_of_training() -> None:
-    model, x = network("layers=1,width=32,dropout=0.5"), tokens()
-    assert not torch.equal(model(x), model(x))
-    assert torch.equal(model.eval()(x), model(x))
-
-
 def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:
     one = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
     model = build(one, (5,), 3, "sizes=(1,2),bias=False")

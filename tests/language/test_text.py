@@ -1,6 +1,5 @@
 """Runs on text with the decoder: what they save and continue, show meanwhile, and refuse."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,14 @@ import torch
 from gradwire.checkpoints import model_files
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events, load_table
-from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.tables import applied
 from gradwire.core.workloads import datasets, models
 from gradwire.core.workloads.options import DataOptions
 from gradwire.language import generate
-from gradwire.pictures.scalars import Scalars, check_tensorboard
+from gradwire.pictures.scalars import check_tensorboard
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.ranks import LIMIT
-from tests.runs import ROOT, said_by, strategy_of
+from tests.runs import said_by, strategy_of
 from tests.strategies.runs import made
 
 TEXT = "a quick brown fox jumps over the lazy dog. " * 60
@@ -98,12 +95,6 @@ def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
             text(tmp_path / name, prompt="a quick", **({"model": own.model} if name == "own.pt" else {}))
 
 
-def test_a_new_process_knows_the_models_of_wings(saved: Path) -> None:
-    command = [sys.executable, "-m", "gradwire", "generate", str(saved), "--prompt", "the", "--n_characters", "9"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert (done.returncode, done.stdout) == (0, text(saved, prompt="the", n_characters=9) + "\n"), done.stderr
-
-
 def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "the", "--n_characters", "9"])
     assert said_by(generate.main) == (0, text(saved, prompt="the", n_characters=9) + "\n")
@@ -132,16 +123,6 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     read = EventAccumulator(str(folder))
     read.Reload()
     return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
-
-
-def test_waiting_is_a_share_of_the_interval(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    times = iter((0.0, 4.0, 4.0))
-    scalars = Scalars(Recorder(clock=lambda: next(times)), tmp_path)
-    scalars.span("wait", 1.0, "", 0, -1, -1)
-    scalars.tick(7, 0.1)
-    scalars.close()
-    assert scalars_in(tmp_path)["waiting"] == [(7, 0.25)]
 
 
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])

@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from gradwire.clusters import dask
-from gradwire.clusters.rendezvous import serve_store
 from gradwire.core.launchers import Job, find_launcher
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import Transport
@@ -146,17 +145,11 @@ def test_a_rank_is_not_run_twice(cluster: Any) -> None:
     assert "a second time" in second[1].message
 
 
-def test_the_store_listens_on_the_address_that_it_is_told() -> None:
-    store = serve_store("127.0.0.1", LIMIT)
-    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
-    assert [one.ip for one in listening if one.port == store.port] == ["127.0.0.1"]
-
-
 class SchedulerElsewhere(pickle.Unpickler):
     """Reads what Dask's scheduler reads, where there is no project."""
 
     def find_class(self, module: str, name: str) -> Any:
-        assert module.split(".")[0] not in ("launchers", "records", "transports", "tests"), f"{module}.{name}"
+        assert module.split(".")[0] not in ("gradwire", "strategies", "tests"), f"{module}.{name}"
         return super().find_class(module, name)
 
 

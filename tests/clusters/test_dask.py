@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from gradwire.clusters import dask
+from gradwire.clusters.rendezvous import serve_store
 from gradwire.core.launchers import Job, find_launcher
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import Transport
@@ -143,6 +144,12 @@ def test_a_rank_is_not_run_twice(cluster: Any) -> None:
     assert first == ("result", 0)
     assert (second[0], second[1].kind) == ("failed", "stopped")
     assert "a second time" in second[1].message
+
+
+def test_the_store_listens_on_the_address_that_it_is_told() -> None:
+    store = serve_store("127.0.0.1", LIMIT)
+    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    assert [one.ip for one in listening if one.port == store.port] == ["127.0.0.1"]
 
 
 class SchedulerElsewhere(pickle.Unpickler):

@@ -34,29 +34,6 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
     assert done == [0, 1, 2]
 
 
-def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
-    done = []
-
-    def work() -> None:
-        print("some", flush=True)
-        done.append(True)
-
-    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
-        assert guarded(work) == 1
-    assert done == [True]
-    assert capfd.readouterr().err == (
-        "error: cannot write to standard output: No space left on device; files are complete\n"
-    )
-
-
-def test_an_interrupt_that_no_signal_brought_is_the_codes(capfd: pytest.CaptureFixture[str]) -> None:
-    def work() -> None:
-        raise KeyboardInterrupt
-
-    assert guarded(work) == 1
-    assert capfd.readouterr().err == "\nerror: the code raised KeyboardInterrupt; nothing was written\n"
-
-
 def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
     written = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")) as stream:

@@ -11,32 +11,22 @@ import torch.distributed as dist
 from gradwire.clusters.remote import Remote
 from gradwire.core.transports.base import ANY, PeerLost, Transport
 from gradwire.core.transports.headers import SIZE, Header, Kind, pack
-from tests.core.transports.samples import MILLION
+from gradwire.core.transports.messages import WaitTimeout
+from tests.core.transports.samples import MILLION, pair
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
 
 
-def wait_for_a_release_in_vain(transport: Transport) -> list[Any]:
-    own = transport.allocate(10)
-    if transport.rank == 0:
-        work = transport.isend(own, 1, "x")
-        transport.timeout = 0.2
-        first = outcome(work.wait)
-        transport.timeout = LIMIT
-        transport.isend(None, 1, "release")
-        work.wait()
-        return [first, work.done]
-    message = transport.recv(0, "x")
-    transport.recv(0, "release")
-    message.release()
-    return []
-
-
 def test_a_wait_for_a_release_times_out_too() -> None:
-    first, done = run("shared_memory", wait_for_a_release_in_vain, 2)[0]
-    assert first[0] == "WaitTimeout"
-    assert "release" in str(first)
-    assert done
+    with pair() as (first, second):
+        work = first.isend(first.allocate(10), 1, "x")
+        first.timeout = 0.1
+        with pytest.raises(WaitTimeout, match="release"):
+            work.wait()
+        second.recv(0, "x").release()
+        first.timeout = LIMIT
+        work.wait()
+        assert work.done
 
 
 def be_declared_dead(transport: Transport) -> Any:

@@ -89,28 +89,3 @@ def test_a_death_around_the_hand_out_is_lost_to_who_waits_and_nothing_to_the_oth
     seen = run_with_deaths("shared_memory", die_handing_out, 3, point)
     lost = ("PeerLost", 2)
     assert seen == {0: [[1, 1], "before", lost, lost, [9, 9, 9]], 1: [[0, 0], lost, [9, 9, 9]]}
-
-
-def share_with_the_dead(transport: Transport, dead: int) -> Any:
-    if transport.rank == dead:
-        die()
-    vector = outcome(transport.shared_vector, "x", 4, torch.int64, range(3))
-    if isinstance(vector, tuple):
-        return vector
-    other = 3 - dead - transport.rank
-    vector[transport.rank] = transport.rank + 5
-    transport.isend(None, other, "written")
-    transport.recv(other, "written")
-    return vector.tolist()
-
-
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_dead_member_of_a_shared_vector_disturbs_those_only_for_whom_it_creates_it(dead: int) -> None:
-    seen = run_with_deaths("shared_memory", share_with_the_dead, 3, dead)
-    if dead == 0:
-        assert seen == {1: ("PeerLost", 0), 2: ("PeerLost", 0)}
-    else:
-        assert seen == {0: [5, 0, 7, 0], 2: [5, 0, 7, 0]}
-
-
-# Leaving

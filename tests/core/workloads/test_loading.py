@@ -190,6 +190,3 @@ def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
         check_dali(open_data(folder, True))
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
         check_dali(datasets.load(DataOptions()))
-
-
-# On a GPU

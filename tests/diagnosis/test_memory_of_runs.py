@@ -9,20 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire import Options, run
+from gradwire import run
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.compression import Float16
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.training.checks import resolve
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import SUFFIX, load_changes
 from gradwire.pictures.compare import compare
 from gradwire.pictures.finished import find_runs, load
 from gradwire.pictures.page import make_page
-from gradwire.virtual_time.cluster import ClusterOptions
-from gradwire.virtual_time.dry_run import dry_run
-from gradwire.virtual_time.steps import Sizes, StepsJob, take_steps
 from strategies import FullySharded, ParamServer, RingAllReduce, ShardedGradients, ShardedRing, Strategy
 from tests.ranks import virtual_time
 from tests.runs import metadata, small
@@ -122,19 +118,3 @@ def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:
         held = memory.total
         descent.step(g, 1)
     assert 0 < memory.use().peak - held <= 3 * 4 * n / 16
-
-
-def test_the_meta_device_has_the_numbers_of_the_cpu() -> None:
-    given = Options(strategy=ShardedRing(), n_gpus=3, device="cpu", memory=True, optimizer="adamw",
-                    bandwidth="1gbit", latency="1ms")  # fmt: skip
-    options = resolve(given)
-    job = StepsJob(options, Sizes(1000), samples=4, steps=2, phases={})
-    cpu, meta = (
-        [one.memory for one in virtual_time(3).launch(take_steps, 3, job, device=device, roles=options.roles,
-                                                      on_report=lambda *_: None)]
-        for device in ("cpu", "meta")
-    )  # fmt: skip
-    assert cpu == meta
-    assert [one.most["optimizer state"] for one in meta] == [2 * 333 * 4 + 4, 2 * 333 * 4 + 4, 2 * 334 * 4 + 4]
-    text = " ".join(dry_run(given, ClusterOptions(compute="1s"), 7e9, quiet=True).text().split())
-    assert "parameters P 28.000 28.000 gradients P + P / B 56.000 56.000 optimizer state S / N 18.667 18.667" in text

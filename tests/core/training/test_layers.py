@@ -1,9 +1,5 @@
 """What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
-
 import pytest
 import torch
 from torch import nn
@@ -11,15 +7,12 @@ from torch import nn
 from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.training.passes import choose_threads, shares_of
 from gradwire.core.transports.base import Transport
-from gradwire.sharding.blocks import cut
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
-from strategies import NoCommunication, Replica, Strategy
+from strategies import Replica, Strategy
 from tests.ranks import launch, virtual_time
-from tests.strategies.runs import made
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
@@ -82,36 +75,6 @@ def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_col
     assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
     assert sorted(collected) == list(range(6)), "once only"
     assert set(collected[:2]) == {4, 5}, "the last layer's first"
-
-
-@dataclass(kw_only=True)
-class Noting(NoCommunication, OnBlocks):
-    """Notes in which order it is called in a step."""
-
-    seen: ClassVar[list[str]] = []
-
-    def setup(self) -> None:
-        super().setup()
-        self.replica.on_blocks(cut(self.replica, ""), self)
-
-    def begin_step(self, n_samples: int) -> None:
-        self.seen.append("begin_step")
-
-    def begin_forward(self) -> None:
-        self.seen.append("begin_forward")
-
-    def step(self, n_samples: int) -> None:
-        super().step(n_samples)
-        self.seen.append("step")
-
-
-def test_a_step_is_announced_before_its_forward_pass(tmp_path: Path) -> None:
-    """Also where no pass is computed."""
-    for run in (lambda: made(tmp_path, "run", Noting(), n_gpus=1, epochs=1), lambda: dry(Noting())):
-        Noting.seen.clear()
-        run()
-        assert Noting.seen[:3] == ["begin_step", "begin_forward", "step"]
-        assert Noting.seen == Noting.seen[:3] * (len(Noting.seen) // 3)
 
 
 def dry(strategy: Strategy) -> None:

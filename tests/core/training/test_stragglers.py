@@ -50,20 +50,6 @@ def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) ->
     return taken
 
 
-def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
-    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
-    slow, taken = straggler(1.0, 0.5, 7, time), []
-    for _ in whole:
-        start = time.time
-        with slow.stretched():
-            for _ in range(4):
-                time.time += 0.5
-                with slow.interrupted():
-                    pass
-        taken.append((time.time - start) / 2)
-    assert taken == pytest.approx(whole)
-
-
 def test_jitter_only_lengthens_and_follows_its_seed(time: Time) -> None:
     sigma, n = 0.5, 2000
     taken = stretches(time, straggler(1.0, sigma, 7, time), n)

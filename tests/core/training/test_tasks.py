@@ -63,12 +63,6 @@ def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process_on_w
     assert losses[-1] < losses[0]
 
 
-def test_a_users_function_gives_the_same_as_the_task_that_is_here(tmp_path: Path) -> None:
-    own = trained(tmp_path / "own", "ring_all_reduce", task="tests.tasks:masked")
-    torch.testing.assert_close(own, trained(tmp_path, "ring_all_reduce"), rtol=1e-11, atol=1e-12)
-    assert load_table(tmp_path / "own" / "run.csv")["test_right"].dropna().between(0, 1).all()
-
-
 @pytest.mark.parametrize("task", ["regression", "own", "contrastive"])
 def test_regression_a_model_with_its_own_loss_and_a_contrastive_one_learn(tmp_path: Path, task: str) -> None:
     more = HEIGHTS | {"epochs": 6, "n_gpus": 2} | ({"model": "tests.tasks:own_loss"} if task == "own" else {})

@@ -6,39 +6,11 @@ Above each test stands what its ranks run.
 from typing import Any
 
 import pytest
-import torch
 
-import gradwire.core.transports.peer
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.peer import Peer
-from gradwire.core.transports.shared_memory import SharedMemory
 from tests.core.transports.samples import die
-from tests.ranks import LIMIT, launch, outcome, run_with_deaths, values
-
-
-def count_handles(transport: Transport) -> list[int]:
-    """Return how many handles this rank made after each of its messages around a ring."""
-    assert isinstance(transport, SharedMemory)
-    make, made = gradwire.core.transports.peer.handle_of, [0]
-
-    def count(vector: torch.Tensor) -> bytes:
-        made[0] += 1
-        return make(vector)
-
-    gradwire.core.transports.peer.handle_of = count
-    own, other = transport.allocate(10), transport.allocate(20)
-    seen = []
-    for vector in (own, own[2:], torch.ones(3), other, own, other[:5]):
-        transport.isend(vector, (transport.rank + 1) % 4, "x")
-        transport.recv((transport.rank - 1) % 4, "x").release()
-        seen.append(made[0])
-    transport.barrier()
-    return [*seen, len(transport._peers[(transport.rank + 2) % 4].buffers)]
-
-
-def test_a_peer_is_handed_a_buffer_once_and_only_if_it_needs_it() -> None:
-    assert launch(count_handles, 4, timeout=LIMIT) == [[1, 1, 1, 2, 2, 2, 0]] * 4
-
+from tests.ranks import outcome, run_with_deaths, values
 
 # Dying
 

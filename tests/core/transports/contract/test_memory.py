@@ -123,25 +123,6 @@ def test_a_detached_message_is_the_receivers_own(engine: str) -> None:
         assert not held
 
 
-def log_and_hold(transport: Transport) -> Any:
-    """Rank 1 holds a message long after its receipt was logged."""
-    own = transport.allocate(4)
-    if transport.rank == 0:
-        transport.isend(own, 1, "x").wait()
-        return None
-    message = transport.recv(0, "x").log_receipt()
-    logged = transport.now()
-    message.log_receipt()
-    transport.sleep(0.01)
-    message.release()
-    events = transport.recorder.frame()
-    return [t1 <= logged for t1 in events[events["op"] == "recv"]["t1"]]
-
-
-def test_a_receipt_that_was_logged_is_recorded_once_and_ends_there(engine: str) -> None:
-    assert run(engine, log_and_hold, 2, record=True)[1] == [True]
-
-
 # Memory
 
 

@@ -5,6 +5,7 @@ import pytest
 from gradwire.core.transports.shared_memory import SharedMemory
 from tests.core.transports.samples import pair
 
+
 class Stopped(SharedMemory):
     """A transport whose process is stopped for a day in each of its first waits; what it is sent comes after them."""
 

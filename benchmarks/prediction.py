@@ -97,18 +97,12 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
             measured = real(Link(bandwidth, LATENCY))
             middle = float(np.median(measured))
             yield {
-                "strategy": strategy.name,
-                "ranks": N,
-                "mb": nbytes / 1e6,
-                "mbit": mbit,
-                "predicted_ms": predicted * 1e3,
-                "simulated_ms": virtual * 1e3,
-                **figures(measured_ms=measured * 1e3),
-                "machine_ms": machine * 1e3,
-                "wall": "yes" if predicted - machine >= 4 * machine else "no",
+                "strategy": strategy.name, "ranks": N, "mb": nbytes / 1e6, "mbit": mbit,
+                "predicted_ms": predicted * 1e3, "simulated_ms": virtual * 1e3, **figures(measured_ms=measured * 1e3),
+                "machine_ms": machine * 1e3, "wall": "yes" if predicted - machine >= 4 * machine else "no",
                 "error": f"{100 * (virtual / middle - 1):+.1f} %",
                 "predicted_error": f"{100 * (predicted / middle - 1):+.1f} %",
-            }
+            }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -165,19 +165,6 @@ def test_what_began_under_torchrun_goes_on_here_bit_for_bit(tmp_path: Path) -> N
     assert resumed["parameter_hash"] == facts["parameter_hash"]
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@under_mpirun
-def test_a_run_under_mpirun_has_its_records(tmp_path: Path) -> None:
-    done = train("mpi", tmp_path, "--strategy", "param_server", "--checkpoint_every", "5", "--evaluator")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("test accuracy") == 1
-    facts = metadata(tmp_path)
-    assert facts["transport"] == "mpi"
-    assert facts["mpi"]
-    assert (tmp_path / "run.checkpoints" / "evaluation.csv").exists()
-
-
 EXHAUSTIVE, END_TO_END = (under_mpirun, pytest.mark.exhaustive), (under_mpirun, pytest.mark.end_to_end)
 
 

@@ -1,15 +1,12 @@
 """Stragglers on demand: as slow as they are told, in the records too, and never with another result."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gradwire.core.records.files import load_events
 from gradwire.stragglers.straggler import Straggler
-from tests.runs import BUILTIN, made, n_gpus_of
 
 
 class Time:
@@ -53,26 +50,6 @@ def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) ->
     return taken
 
 
-@pytest.mark.parametrize(("factor", "slept"), [(5.0, [8.0] * 3), (1.0, [])])
-def test_a_factor_sleeps_for_what_is_missing(time: Time, factor: float, slept: list[float]) -> None:
-    assert stretches(time, straggler(factor, 0.0, 0, time), 3) == [factor] * 3
-    assert time.slept == slept
-
-
-def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
-    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
-    slow, taken = straggler(1.0, 0.5, 7, time), []
-    for _ in whole:
-        start = time.time
-        with slow.stretched():
-            for _ in range(4):
-                time.time += 0.5
-                with slow.interrupted():
-                    pass
-        taken.append((time.time - start) / 2)
-    assert taken == pytest.approx(whole)
-
-
 def test_jitter_only_lengthens_and_follows_its_seed(time: Time) -> None:
     sigma, n = 0.5, 2000
     taken = stretches(time, straggler(1.0, sigma, 7, time), n)
@@ -99,22 +76,3 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
     with straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
-
-
-@pytest.mark.parametrize(
-    "strategy", ["async_param_server", pytest.param("ring_all_reduce_builtin", marks=pytest.mark.exhaustive)]
-)
-def test_the_records_show_who_was_slow(tmp_path: Path, strategy: str) -> None:
-    # So much to compute, and so slow, that a busy machine cannot make another rank slower.
-    big: dict[str, Any] = {
-        "dataset": "digits", "model": "benchmarks.networks:mlp", "train_size": 64, "batch_size": 16, "epochs": 1,
-        "n_gpus": n_gpus_of(strategy, 2),
-    }  # fmt: skip
-    entry = made(tmp_path, strategy, slow=("1:30",), **big)
-    events = load_events(tmp_path / "run")
-    # DDP waits for the others inside its backward pass, and in one forward pass.
-    phases = ["forward"] if strategy in BUILTIN else ["forward", "backward"]
-    spans = events[events["phase"].isin(phases)]
-    passes = (spans["t1"] - spans["t0"]).groupby(spans["rank"]).min()  # as long as any of them was undisturbed
-    assert list(passes.index) == [rank for rank, role in enumerate(entry["roles"]) if role == "worker"]
-    assert passes.idxmax() == 1

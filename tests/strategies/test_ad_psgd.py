@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.core.strategy.forms import closed_form
-from gradwire.core.strategy.living import PROGRESS
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch
+from strategies.living import PROGRESS
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.gossip import Gossip
 from tests.strategies.kinds import on_ranks

@@ -16,8 +16,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
 from gradwire.core.strategy.forms import closed_form
 from gradwire.core.strategy.traits import Choice
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER, Rates
 from gradwire.networks.graph import complete

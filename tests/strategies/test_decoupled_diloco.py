@@ -51,10 +51,10 @@ def taken(strategy: DecoupledDiLoCo) -> tuple[list[float], int]:
             own.serve()
         for step in range(0 if rank.is_server else 8):
             rank.transport.sleep(100.0 if rank.worker and not step else 1.0)
-            owed = sum(own.owed)
+            owed = sum(own.turns.owed)
             rank.constant_step(1.0, 1)
-            most = max(most, *own.owed)
-            if sum(own.owed) < owed + (step % 2 and not own.wait) or (own.wait and step % 2):
+            most = max(most, *own.turns.owed)
+            if sum(own.turns.owed) < owed + (step % 2 and not own.wait) or (own.wait and step % 2):
                 at.append(round(rank.transport.now(), 1))
         own.finish()
         return at, most
@@ -82,7 +82,7 @@ def test_a_learner_faster_than_the_network_is_owed_no_more_than_two_of_a_fragmen
     def work(rank: Rank) -> list[int]:
         own, owed = rank.strategy, list[int]()
         assert isinstance(own, DecoupledDiLoCo)
-        rank.constant_epoch(1.0, 1, 60, lambda: owed.append(max(own.owed)))
+        rank.constant_epoch(1.0, 1, 60, lambda: owed.append(max(own.turns.owed)))
         return owed
 
     _, *learners = on_ranks(Task(DecoupledDiLoCo(local_steps=2, fragments=3), 3, "unit"), work)

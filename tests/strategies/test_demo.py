@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.compression import Layout, Setting
-from gradwire.compression.demo import FastComponents
+from gradwire.compression.of_strategies.demo import FastComponents
 from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import DeMo
 from tests.strategies.kinds import on_ranks

@@ -20,6 +20,12 @@ IN_MEMORY: list[tuple[dict[str, Any], str]] = [
 ]
 OF_RUNS: dict[str, list[tuple[dict[str, Any], str]]] = {  # what is special of the run, the message
     "ad_psgd": [({"replayed": True}, "--replay: with NAME ranks take messages in an order of their own")],
+    "fully_sharded": [
+        (
+            {"accumulate": 3, "last_parts": (3, 3, 2, 2)},
+            "--accumulate 3: the last batch leaves a worker fewer samples than that, and with NAME all need",
+        ),
+    ],
     "hogwild": IN_MEMORY,
     "hogwild_pp": IN_MEMORY,
     "inconsistent_reads": IN_MEMORY,

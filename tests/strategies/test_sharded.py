@@ -16,12 +16,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.replica import layout_of
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.transports.base import Transport
 from gradwire.language.gpt import GPT
-from gradwire.sharding.blocks import blocks_of
+from gradwire.sharding.blocks import Block, blocks_of
 from strategies import FullySharded, Replica, RingAllReduce, ShardedGradients, Strategy
 from strategies.collectives import ring_all_reduce
 from tests.ranks import LIMIT, run, virtual_time

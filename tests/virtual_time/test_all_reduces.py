@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gradwire.core.strategy.forms import closed_form, predict
+from gradwire.core.strategy.forms import closed_form
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
+from gradwire.networks.predict import predict
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import (

@@ -7,9 +7,9 @@ import pytest
 
 from gradwire.compression import CODECS, Codec, Layout, RandomK, TopK
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
+from gradwire.networks.predict import predict
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions, Compute

@@ -6,15 +6,16 @@ Every increment is drawn, so the amounts of all of them in a vector can be found
 import random
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
 from gradwire.core.transports.base import ANY
 from gradwire.every_order.explore import explore
 from gradwire.every_order.report import Report
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, first, is_close, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.sums import coefficients, describe
+from lessons.values import is_close, normal
 
 SERVER = 0
 STEP, PUSH, FETCH = range(3)  # what a client does
@@ -53,6 +54,13 @@ class LostUpdates(Lab):
     """The student writes `push(transport, x, base)`, `fetch(transport, x, base)` and `apply(x, pushed)`."""
 
     name = "lost_updates"
+    parts: ClassVar = {
+        "push": {"push": lambda run: _are_right(run, _explain_minus) and _are_right(run, _explain_pushes)},
+        "fetch": {"fetch": lambda run: _are_right(run, _explain_fetches)},
+        "apply": {"apply": lambda run: bool(run.results and (pushed := _all_pushed(run))) and is_close(
+            run.results[SERVER]["x"], run.inputs[SERVER]["x"] + torch.stack(pushed).sum(0))},
+    }  # fmt: skip
+    changed = ("x", "base")
     functions = ("push", "fetch", "apply")
     cases = (Case(2, 20), Case(3, 40), Case(4, 60), Case(6, 80, torch.float64), Case(3, 1), Case(5, 10_000))
     scored = Case(4, 40_000)
@@ -189,6 +197,16 @@ def explain(run: Run) -> Iterator[str]:
 
 def _pushed(run: Run, k: int) -> list[torch.Tensor]:
     return [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+
+
+def _all_pushed(run: Run) -> list[torch.Tensor]:
+    return [vector for k in clients(run) for vector in _pushed(run, k)]
+
+
+def _are_right(run: Run, explain: Callable[[Run, int], Iterator[str]]) -> bool:
+    """Whether the clients push and fetch, and nothing of it is wrong."""
+    is_used = run.results and _all_pushed(run) and any(one.tag == "fetch" for one in run.sent)
+    return bool(is_used) and not any(first(explain(run, k)) for k in clients(run))
 
 
 def _explain_minus(run: Run, k: int) -> Iterator[str]:

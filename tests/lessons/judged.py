@@ -27,8 +27,8 @@ def _play_here(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[P
 
 @cache
 def _inputs(lab: Lab, case: Case) -> Sequence[Vectors]:
-    """Return inputs that all checks of the session share: what lab 6 measures of its clusters is kept, too."""
-    return draw(lab, case).inputs
+    """Return inputs that are the same in every session."""
+    return draw(lab, case, anew=False).inputs
 
 
 @cache

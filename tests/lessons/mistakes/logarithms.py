@@ -16,11 +16,11 @@ HALF = '        with transport.recv(partner, "halving") as received:\n          
 COPY = 'transport.recv(partner, "doubling").copy_to(theirs)'
 
 MISTAKES = [
-    Mistake("adds_before_it_is_read", "wrong", 30, "recursive_doubling: N = 2, length 8: rank 1, round 1: overwrites wh"
+    Mistake("adds_before_it_is_read", "wrong", 30,
             "rank 0 may not have read, elements 0 to 7: the partner reads `vector` where it lies: copy what comes,",
             (ADDED, f"        with {RECV.removesuffix('.copy_to(came)')} as received:\n"
                     "            vector.add_(received.vector)\n        sent.wait()\n")),
-    Mistake("stays_with_its_partner", "wrong", 45, "N = 4, length 12: rank 0, round 2: has rank 1's contribution more t"
+    Mistake("stays_with_its_partner", "wrong", 45,
             "once, elements 0 to 11: in each round the partner is to hold the sum of ranks of which you have none",
             (PARTNER, "left[left.index(r) ^ 1]")),
     Mistake("takes_one_round_less", "wrong", 30, "after k rounds a rank has the sum of 2^k ranks: go on until 2^k is N",
@@ -56,18 +56,18 @@ MISTAKES = [
     Mistake("sends_in_turn", "costly", 84, "one of a pair waits for the other's message before it sends its own: isend",
             (ISEND, f"if r > partner:\n            {RECV}\n        {ISEND}"),
             (ADDED, ADDED.replace(RECV, f"if r < partner:\n            {RECV}"))),
-    Mistake("keeps_the_same_half", "wrong", 30, "halving_doubling: N = 2, length 8: rank 1, round 1: has contributions"
+    Mistake("keeps_the_same_half", "wrong", 30,
             "other elements, elements 0 to 3: one of a pair keeps the first half, the other the second",
             ("int(r & distance > 0)", "0")),
     Mistake("adds_to_the_other_half", "wrong", 30, "send the half that you do not keep, and add to the half that you k",
             (HALF, HALF.replace("part.add_", "theirs.add_"))),
-    Mistake("halves_the_whole_vector_again", "wrong", 45, "round 2: overwrites what rank 0 may not have read, elements"
+    Mistake("halves_the_whole_vector_again", "wrong", 45,
             "to 5: in round k the partner is r ^ 2^k, and you halve the half that you kept in round k - 1",
             (HALVE, "halves = torch.tensor_split(vector, 2)")),
     Mistake("does_not_go_back", "wrong", 30, "now every rank has the sum of its part: go back the same way, so that al",
             ("in reversed(back)", "in back[:0]")),
-    Mistake("adds_on_the_way_back", "wrong", 30, "rank 0, round 2: has rank 0's contribution more than once, elements 4"
-            "7: on the way back what comes is a finished sum: copy it, do not add",
+    Mistake("adds_on_the_way_back", "wrong", 30,
+            "more than once, elements 4 to 7: on the way back what comes is a finished sum: copy it, do not add",
             (COPY, 'with transport.recv(partner, "doubling") as received:\n            theirs.add_(received.vector)')),
     Mistake("copies_over_its_own", "wrong", 30, "on the way back send the half that you have summed; what comes goes w",
             (COPY, COPY.replace("theirs", "part"))),
@@ -77,7 +77,7 @@ MISTAKES = [
             (HALVE, "h = len(part) // 2\n        halves = part[:h], part[h : 2 * h]")),
     Mistake("does_not_wait", "wrong", 30, "returns before rank 1 has read what it sent in round 2: wait for all Works",
             ("    for work in sent:\n        work.wait()\n", "")),
-    Mistake("uses_what_it_has_released", "wrong", 30, "halving_doubling: N = 2, length 8: rank 1, round 2: ends without"
+    Mistake("uses_what_it_has_released", "wrong", 30,
             "rank 0's contribution, elements 4 to 7; NaN is what received.vector holds after its release",
             (HALF, HALF.replace("            part", "            pass\n        part"))),
     Mistake("takes_a_round_alone", "raised", 45, "; N = 1: a rank alone has no partner, and log2 1 = 0 rounds",

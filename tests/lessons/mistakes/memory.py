@@ -19,16 +19,16 @@ MISTAKES = [
             (FREE, "    block.parameters.zero_()\n")),
     Mistake("frees_before_the_passes", "wrong", 0, "after gather(block 0), block.parameters is nothing; expected",
             ("    block.parameters = parameters", "    block.parameters = parameters\n    free(block)")),
-    Mistake("frees_when_the_next_comes", "kept", 20, "what block.parameters was: a list, a view, or transport.allocate,"
-            "which keeps it; it was freed too late, in free(block 1)",
+    Mistake("frees_when_the_next_comes", "kept", 20,
+            "transport.allocate, which keeps it; it was freed too late, in free(block 1)",
             (FREE, '    free.__dict__["before"] = block.parameters\n' + FREE)),
     Mistake("gathers_a_list", "costly", 93, "gather holds more than one block for a while: copy each chunk to its plac",
             ("    block.parameters = parameters", "    block.parameters = parameters.clone()")),
     Mistake("keeps_a_list", "kept", 20, "0: something else refers to what block.parameters was: a list, a view, or "
             "transport.allocate, which keeps it; it was never freed",
             (FREE, '    free.__dict__.setdefault("kept", []).append(block.parameters)\n' + FREE)),
-    Mistake("keeps_a_whole_copy", "kept", 20, "after gather(block 0), 96 bytes of gathered parameters are held; expecte"
-            "48: a copy is kept; it was never freed",
+    Mistake("keeps_a_whole_copy", "kept", 20,
+            "96 bytes of gathered parameters are held; expected 48: a copy is kept; it was never freed",
             ("    block.parameters = parameters", "    block.parameters = parameters\n"
              '    gather.__dict__.setdefault("x", []).append(parameters.clone())')),
     Mistake("keeps_a_view", "kept", 20, "block.own_gradients is a view, which keeps all of the gradients: copy the chu",

@@ -18,9 +18,9 @@ MISTAKES = [
             (LATE, 'elif what == "dropped" or version - read[k] > s:')),
     Mistake("lets_drop_everything", "wrong", 30, "a server that drops everything would pass: say also what it may not",
             (LATE, 'elif what == "applied" and version - read[k] > s:')),
-    Mistake("makes_the_mistake_of_the_server", "wrong", 30, "holds([('sent', 1), ('sent', 2), ('applied', 1), ('sent',"
-            "('applied', 2)], 0) is True, though the gradient of rank 2, computed on version 0, was applied at version "
-            "1: 1 late, and the bound is 0; it makes the mistake of the server: keep for each worker which version",
+    Mistake("makes_the_mistake_of_the_server", "wrong", 30,
+            "0) is True, though the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, and the "
+            "bound is 0; it makes the mistake of the server: keep for each worker which version",
             ("version, read = 0, dict[int, int]()", "version = read = 0"),
             ("read[k] = version\n        el", "read = version\n        el"), (LATE, LATE.replace("[k]", ""))),
     Mistake("refuses_what_is_at_the_bound", "wrong", 30, "holds([('sent', 1), ('applied', 1)], 0) is False, though not",
@@ -28,12 +28,13 @@ MISTAKES = [
     Mistake("counts_drops_in_holds", "wrong", 30, "('dropped', 2), ('applied', 1)], 0) is False, though nothing in it",
             ('version += what == "applied"', 'version += what != "sent"')),
     Mistake("returns_nothing", "returned", 30, "holds returned nothing; expected True or Fal", HOLDS + "return None\n"),
-    Mistake("mends_nothing", "orders", 45, "not so: your_holds: the gradient of rank 2, computed on version 0, was appl"
-            "at version 1: 1 late, and the bound is 0; right so far: holds",
+    Mistake("mends_nothing", "orders", 45,
+            "not so: your_holds: the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, and the",
             (BEGIN, "version, read, present = 0, 0, "), (READS, READS.replace("[k]", "")),
             (BOUND, BOUND.replace("[k]", ""))),
-    Mistake("drops_at_the_bound", "wrong", 45, "the gradient of rank 1, computed on version 0, was dropped at version 0"
-            "late, and the bound is 0; right so far: holds", (BOUND, BOUND.replace("<=", "<"))),
+    Mistake("drops_at_the_bound", "wrong", 45,
+            "the gradient of rank 1, computed on version 0, was dropped at version 0: 0 late, and the bound is 0",
+            (BOUND, BOUND.replace("<=", "<"))),
     Mistake("counts_drops", "orders", 45, "not so: your_holds: the gradient of rank 1, computed on version 1, was drop",
             (DROPPED, DROPPED + MAKES)),
     Mistake("keeps_for_two_workers", "orders", 45, "your_holds: the gradient of rank 1, computed on version 0, was app",

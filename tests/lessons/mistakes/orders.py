@@ -19,8 +19,8 @@ MISTAKES = [
     Mistake("lets_drop_everything", "wrong", 30, "a server that drops everything would pass: say also what it may not",
             (LATE, 'elif what == "applied" and version - read[k] > s:')),
     Mistake("makes_the_mistake_of_the_server", "wrong", 30,
-            "0) is True, though the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, and the "
-            "bound is 0; it makes the mistake of the server: keep for each worker which version",
+            "0) is True, though the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, "
+            "and the bound is 0; it makes the mistake of the server: keep for each worker which version",
             ("version, read = 0, dict[int, int]()", "version = read = 0"),
             ("read[k] = version\n        el", "read = version\n        el"), (LATE, LATE.replace("[k]", ""))),
     Mistake("refuses_what_is_at_the_bound", "wrong", 30, "holds([('sent', 1), ('applied', 1)], 0) is False, though not",
@@ -29,7 +29,7 @@ MISTAKES = [
             ('version += what == "applied"', 'version += what != "sent"')),
     Mistake("returns_nothing", "returned", 30, "holds returned nothing; expected True or Fal", HOLDS + "return None\n"),
     Mistake("mends_nothing", "orders", 45,
-            "not so: your_holds: the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, and the",
+            "not so: your_holds: the gradient of rank 2, computed on version 0, was applied at version 1: 1 late",
             (BEGIN, "version, read, present = 0, 0, "), (READS, READS.replace("[k]", "")),
             (BOUND, BOUND.replace("[k]", ""))),
     Mistake("drops_at_the_bound", "wrong", 45,

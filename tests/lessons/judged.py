@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,10 +25,12 @@ def _play_here(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[P
     return play_cases(lab, source, lambda run: None), ""
 
 
-@pytest.fixture(autouse=True)
-def closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def closed_forms() -> Iterator[None]:
     """Give the clusters of lab 6 the seconds of the closed forms: that these are what is measured, test_links shows."""
-    monkeypatch.setattr(clusters, "measure", clusters.predict)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "measure", clusters.predict)
+        yield
 
 
 @cache

@@ -17,7 +17,7 @@ from lessons.judge import draw
 from lessons.lab import BANDWIDTH, LATENCY, first
 from lessons.labs import LABS
 from lessons.release import keep_costs
-from tests.lessons.judged import judge_changed, judge_here, play_solution
+from tests.lessons.judged import closed_forms, judge_changed, judge_here, play_solution  # noqa: F401
 from tests.lessons.mistakes import mistakes_of, write
 from tests.runs import ROOT
 

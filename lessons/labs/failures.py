@@ -85,6 +85,8 @@ class Failures(Lab):
                 raise Fault("wrong", fault)
 
         yours.collect(transport, descent.x, update, START, case.b)
+        if case != self.scored:
+            return descent.result()
         saved = yours.save(Training(inputs["x"], inputs["c"][0], 0)).values()
         return descent.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
 

@@ -19,6 +19,7 @@ from lessons.lab import Fault
 
 _NAME = "your_file"  # of the module that a student's file is run as
 _LONGEST = 1000  # characters of a student's text
+_VIEWS = ("view", "view_as", "reshape", "flatten", "detach", "squeeze", "unsqueeze", "contiguous", "narrow", "ravel")
 # What is said beside the commonest exceptions: a part of their text, and a part of the student's line.
 _HINTS = (
     ("'tuple' object does not support item assignment", "+=", "a tuple's elements are not assigned: add in place, "
@@ -134,6 +135,15 @@ def _rebound(tree: ast.Module, names: Collection[str]) -> Iterator[tuple[int, st
         own = {argument.arg for argument in function.args.args}.intersection(names)
         for node in ast.walk(function):
             match node:
-                case ast.Assign(targets=[ast.Name(name)], value=ast.BinOp() | ast.Call() as value) if name in own:
+                case ast.Assign(targets=[ast.Name(name)], value=value) if name in own and _is_new(value):
                     if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(value)):
                         yield node.lineno, name
+
+
+def _is_new(value: ast.expr) -> bool:
+    """Whether an expression makes a new tensor: not by a method in place, or one that gives a view."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr=method), keywords=keywords):
+            in_place = method.endswith("_") or any(one.arg == "out" for one in keywords)
+            return not in_place and method not in _VIEWS
+    return isinstance(value, ast.BinOp)

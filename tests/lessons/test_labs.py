@@ -171,6 +171,14 @@ def test_a_slip_that_python_names_in_its_own_words_gets_a_hint(slip: tuple[str, 
     assert found.points < 60
 
 
+@pytest.mark.parametrize(
+    "line", ["vector = vector.view(-1)", "vector = vector.mul_(1)", "vector = torch.add(vector, 0, out=vector)"]
+)
+def test_what_makes_no_new_tensor_gets_no_hint_of_it(line: str) -> None:
+    found = judge_changed("ring", (MEAN, f"    {line}"))
+    assert found.verdict.endswith("the sum; expected the mean: divide by N, once")
+
+
 def test_a_right_phase_gets_its_part_though_the_next_is_a_hole() -> None:
     hole = "    for s in range(N - 1):\n        sent.append(transport.isend(chunks[(r + 1 - s)"
     found = judge_changed("ring", (hole, f'    raise NotImplementedError("share-only")\n{hole}'))

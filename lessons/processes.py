@@ -28,9 +28,9 @@ from lessons.source import Source
 from lessons.values import is_spoiled
 
 _COMPUTING_S = 8.0  # of a processor, for the student's code in one case, or order: a right solution needs some tenths
-_LONGEST_S = 30.0  # for code that sleeps, or waits for what never comes
+_LONGEST_S = 60.0  # for code that sleeps, or waits for what never comes; a loaded machine may take 20 times as long
 _ORDERS_S = 30.0  # of a processor, for the judge in all orders: solutions need at most 3
-_SILENT_S = 60.0  # for one that was stopped
+_SILENT_S = 90.0  # for one that was stopped
 _MOST_PRINTED = 2000  # characters
 _NAME = "your code"
 _ORDERS = "one of all orders of a small case"

@@ -163,9 +163,9 @@ def _also_right(lab: Lab, source: Source, yours: list[SimpleNamespace], cases: S
                 begin: Callable[[str], None]) -> tuple[str, ...]:  # fmt: skip
     """Return which functions are right, also by those of these cases that are for others than the first one's."""
     wrong = {lab.function_of(cases[0]), ""}
+    if lab.function_of(cases[0]) == "":
+        return tuple(right)  # all of them take part in the case
     apart = [case for case in cases[:-1] if not case.until and lab.function_of(case) not in wrong]
-    if "" in map(lab.function_of, cases[:1]):
-        return tuple(right)
     with redirect_stdout(None), redirect_stderr(None):  # what it prints has been shown
         for case in apart:
             if lab.function_of(case) not in wrong and _play(lab, source, yours, draw(lab, case), begin):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.clusters.remote import Remote
-from gradwire.core.transports.base import ANY, Transport
+from gradwire.core.transports.base import ANY, PeerLost, Transport
 from gradwire.core.transports.headers import SIZE, Header, Kind, pack
 from gradwire.core.transports.messages import WaitTimeout
 from tests.core.transports.samples import MILLION, pair

@@ -20,7 +20,7 @@ from tests.test_sources import WINGS
 PANELS = {type(wing).__module__.split(".")[1]: wing.panel for wing in OF_RUNS if wing.panel}
 ALL = sorted(WINGS)
 SOME = ("checkpoints", "diagnosis")
-LOOP = re.findall(r"```python\n(from functools.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+LOOP = re.findall(r"```python\n(from functools.*?)```", (ROOT / "docs" / "your_program.md").read_text(), re.DOTALL)[0]
 WITHOUT = """
 import contextlib, json, sys
 from gradwire.command_line import main

@@ -117,7 +117,7 @@ def main() -> None:
             browser.run("for (const one of document.querySelectorAll('.below, .right')) one.remove()")
             browser.frame()
             (PAGES / f"{name}.png").write_bytes(browser.element("section").screenshot_as_png)
-        browser.open(PAGES / "ring.html")
+        browser.open(PAGES / "ring.html", width=1120)  # README.md shows it 830 wide
         (PAGES.parent / "page.png").write_bytes(browser.driver.get_screenshot_as_png())
 
 

@@ -35,7 +35,7 @@ DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").gl
 EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md", ROOT / "lessons" / "README.md"]
 BESIDE = [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RING, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-OWN_LOOP = re.findall(r"```python\n(from functools.*?)```", (ROOT / "docs" / "your_program.md").read_text(), re.DOTALL)[0]
+(OWN_LOOP,) = re.findall(r"```python\n(from functools.*?)```", (ROOT / "docs/your_program.md").read_text(), re.DOTALL)
 
 
 def name(path: Path) -> str:

@@ -18,7 +18,8 @@ if __name__ == "__main__":
         print(hole)
         sys.exit(1)
 
-    from gradwire.core.records.interrupts import end_while_loading, interrupts_wait
+    from gradwire.core.records.interrupts import interrupts_wait
+    from gradwire.ending import end_while_loading
 
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
     from gradwire.core.launchers import preload, warm_up

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from gradwire import Options
-from gradwire.core.strategy import forms
 from gradwire.core.transports.throttle import FAIR
+from gradwire.networks.predict import predict as predict_step
 from gradwire.networks.units import PAYLOAD
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
@@ -72,9 +72,9 @@ def share_of(choice: str, cluster: Cluster) -> float:
 
 
 def predict(choice: str, cluster: Cluster) -> float:
-    """Return the seconds of a step in closed form: see `forms.predict`."""
+    """Return the seconds of a step in closed form: see `gradwire.networks.predict`."""
     strategy, compute = CHOICES[choice], share_of(choice, cluster)
-    predicted = forms.predict(strategy, cluster.n, cluster.nbytes, compute, cluster.bytes_per_second, cluster.latency)
+    predicted = predict_step(strategy, cluster.n, cluster.nbytes, compute, cluster.bytes_per_second, cluster.latency)
     assert predicted is not None, "all of them keep step"
     return predicted
 

@@ -19,8 +19,7 @@ from gradwire.clusters.member import uses_nccl
 from gradwire.core.launchers import Job, find_launcher
 from gradwire.core.launchers.environment import environment_of_others
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.transports.base import Transport
 from tests.pools import ENVIRONMENT, NEEDS_MPI, Pool
 from tests.pools import mpirun as started_by_mpirun
@@ -108,9 +107,10 @@ def test_it_is_found_where_it_has_started_the_process(starter: str, request: pyt
 def test_what_torchrun_cannot_do_is_refused(
     tmp_path: Path, strategy: str, changes: dict[str, Any], message: str
 ) -> None:
-    assert resolve(small(tmp_path)).n_gpus == 3
+    launcher = find_launcher()
+    assert resolve(small(tmp_path), launcher).n_gpus == 3
     with pytest.raises(UsageError, match=message):
-        prepare(resolve(small(tmp_path, strategy, **changes)))
+        prepare(resolve(small(tmp_path, strategy, **changes), launcher), launcher)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,19 +163,6 @@ def test_what_began_under_torchrun_goes_on_here_bit_for_bit(tmp_path: Path) -> N
     resumed = made(tmp_path, "sharded_ring", "resumed", n_gpus=2, resume=str(first))
     assert resumed["transport"] == "shared_memory"
     assert resumed["parameter_hash"] == facts["parameter_hash"]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@under_mpirun
-def test_a_run_under_mpirun_has_its_records(tmp_path: Path) -> None:
-    done = train("mpi", tmp_path, "--strategy", "param_server", "--checkpoint_every", "5", "--evaluator")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("test accuracy") == 1
-    facts = metadata(tmp_path)
-    assert facts["transport"] == "mpi"
-    assert facts["mpi"]
-    assert (tmp_path / "run.checkpoints" / "evaluation.csv").exists()
 
 
 EXHAUSTIVE, END_TO_END = (under_mpirun, pytest.mark.exhaustive), (under_mpirun, pytest.mark.end_to_end)

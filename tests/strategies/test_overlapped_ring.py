@@ -23,10 +23,9 @@ MODEL = "tests.strategies.test_overlapped_ring:eight_layers"
 TINY = 1e-4  # MB: 104 bytes, 13 elements of float64; the model has 66
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("bucket_mb", [TINY, 3e-4, 1.0])
-def test_however_g_is_cut_it_takes_the_steps_of_the_ring(bucket_mb: float, optimizer: str) -> None:
-    assert_same(Task(OverlappedRing(bucket_mb=bucket_mb), N, optimizer), Task(RingAllReduce(), N, optimizer), 1e-10)
+@pytest.mark.parametrize("bucket_mb", [TINY, 3e-4])
+def test_however_g_is_cut_it_takes_the_steps_of_the_ring(bucket_mb: float) -> None:
+    assert_same(Task(OverlappedRing(bucket_mb=bucket_mb), N, "adam"), Task(RingAllReduce(), N, "adam"), 1e-10)
 
 
 # What is on its way when

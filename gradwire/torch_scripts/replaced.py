@@ -15,6 +15,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook
 
 from gradwire.core.records.errors import RunFailed
+from gradwire.torch_scripts import process
 from gradwire.torch_scripts.process_group import ScriptGroup
 from gradwire.torch_scripts.threads import here
 
@@ -67,6 +68,7 @@ def replaced(world_size: int) -> Iterator[None]:
             (torch.autograd, "_engine_run_backward", backward),
             (torch._C.Future, "wait", wait),
             (torch.multiprocessing, "spawn", spawn),
+            *process.replacements(),
         ):
             stack.enter_context(patch.object(owner, name, value))
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)

@@ -47,7 +47,7 @@ class Script(Program):
         if Path(path).exists() and not Path(path).is_file():  # such as /dev/full, which has no end
             raise UsageError(f"--script {path}: is no file; give a Python file")
         try:
-            self._code = compile(Path(path).read_text(), str(Path(path).resolve()), "exec")
+            self._code = compile(Path(path).read_bytes(), str(Path(path).resolve()), "exec")
         except (OSError, ValueError, SyntaxError) as error:
             raise UsageError(f"--script {path}: cannot be run: {error}; give a Python file") from error
 

@@ -27,7 +27,8 @@ from gradwire.options import Options
 from gradwire.strategies import expected
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
-from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder
 from gradwire.virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
@@ -200,4 +201,6 @@ def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem
         lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
     if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
-    return "\n".join([*lines, busiest(shares_of(cluster.world.network.cards(), cluster.world.time))])
+    return "\n".join(
+        [*lines, busiest(shares_of(cluster.world.network.cards(), max(rank.clock for rank in cluster.ranks)))]
+    )

@@ -13,11 +13,9 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from greenlet import getcurrent
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.core.records.tables import aligned
 from gradwire.core.transports.messages import as_vector
@@ -29,7 +27,7 @@ from gradwire.torch_scripts.calls import Collective, Message, Pending
 from gradwire.torch_scripts.collectives import Plan, plans
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.script import Script, ranks_alone
-from gradwire.torch_scripts.threads import RankThread, here
+from gradwire.torch_scripts.threads import RankThread
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.transport import Simulated
 from gradwire.virtual_time.world import World
@@ -49,6 +47,10 @@ class OrderedRank(RankThread):
         self.looked: dict[int, int] = {}  # at which calls in vain, and how many there were by then of all ranks
         self.parameters: dict[int, torch.Tensor] = {}
         self.is_suspended = False
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """See RankThread."""
+        self.parameters.update((id(p), p) for group in optimizer.param_groups for p in group["params"])
 
 
 class OrderExplorer(Engine[OrderedRank]):
@@ -206,16 +208,7 @@ def run_once(script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pi
     script.forget()
     run, ranks = ScriptRun(pick, reduced), [OrderedRank(script, i, n, seed) for i in range(n)]
     engine = OrderExplorer(run, ranks, plans)
-
-    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if isinstance(mine := here(), OrderedRank):
-            mine.parameters.update((id(p), p) for group in optimizer.param_groups for p in group["params"])
-
-    hook = register_optimizer_step_post_hook(keep)
-    try:
-        engine.run(partial(run.run, engine.run_rank))
-    finally:
-        hook.remove()
+    engine.run(partial(run.run, engine.run_rank))
     if engine.failure:
         run.broken[FITS] = str(engine.failure)
     elif waits := engine.deadlock():

@@ -25,6 +25,15 @@ _ATTRIBUTES: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
+# Whose instances share one dictionary, which in a process is that of its rank.
+_SHARED = ("PartialState", "AcceleratorState", "GradientState")
+
+
+def _accelerate() -> Any:
+    """Return the module of Accelerate's states; None: no rank has loaded it."""
+    return sys.modules.get("accelerate.state")
+
+
 class ProcessState:
     """The environment, arguments, output, `__main__`, folder, default dtype, random states and groups of one rank."""
 
@@ -42,6 +51,7 @@ class ProcessState:
             type(c10d._world)().__dict__,
         ]  # fmt: skip
         self.main = ModuleType("__main__")
+        self._shared: dict[str, Any] = {}
         self.handlers: dict[int, Any] = {}  # of signals, which reach no rank
         self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
         # As in a process of its own: torch begins with the same numbers on every rank, the others differ.
@@ -62,6 +72,9 @@ class ProcessState:
         if before is None or before._folder != self._folder:
             os.chdir(self._folder)
         torch.set_default_dtype(self._dtype)
+        if (module := _accelerate()) is not None:
+            for name in _SHARED:
+                getattr(module, name)._shared_state = self._shared.setdefault(name, {})
         torch.default_generator.set_state(self._torch)
         random.setstate(self._random)
         numpy_random.set_bit_generator(self._numpy)
@@ -72,6 +85,8 @@ class ProcessState:
         self._values = [getattr(owner, name) for owner, name in _ATTRIBUTES]
         self.main = sys.modules["__main__"]
         self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
+        module = _accelerate()
+        self._shared = {name: getattr(module, name)._shared_state for name in _SHARED} if module else {}
         self._torch, self._random = torch.default_generator.get_state(), random.getstate()
         self._numpy = numpy_random.get_bit_generator()
 

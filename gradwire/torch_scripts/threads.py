@@ -48,7 +48,7 @@ class RankThread:
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
     calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
-    `result`: what a function has returned.
+    `result`: what a function has returned. `has_optimizer`: it has made one.
     """
 
     engine: "Engine[Any]"
@@ -67,6 +67,7 @@ class RankThread:
         self._request: Request | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
+        self.has_optimizer = False
         self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
 
@@ -142,6 +143,9 @@ class RankThread:
     def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
         """Run a backward pass from these tensors on."""
         return run()
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called after each step of an optimizer."""
 
     def seconds(self) -> float | None:
         """Return the time of this rank; None: it has no clock of its own."""

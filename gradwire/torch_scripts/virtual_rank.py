@@ -39,6 +39,8 @@ class ScriptRecorder(Recorder):
 class VirtualRank(RankThread):
     """A rank of the script, with a clock and its records. `passes`: when each backward pass ended.
 
+    `steps`: when each step of its first optimizer ended. Its records count these, and without an optimizer the passes.
+
     With `compute`, the seconds of both passes, a third passes in the forward pass, two thirds in the backward pass: at
     each module, or gradient, the part that it has of all elements whose gradients are computed. Otherwise the seconds
     of its thread pass.
@@ -52,6 +54,8 @@ class VirtualRank(RankThread):
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
+        self.steps: list[float] = []
+        self._optimizer: torch.optim.Optimizer | None = None  # whose steps count
         self._elements = 0  # whose gradients the last backward pass has computed
         self._done = 0.0  # seconds of the pass that goes on
         recorder.clock = lambda: self.clock
@@ -93,11 +97,21 @@ class VirtualRank(RankThread):
                 handle.remove()
             self._end_pass("backward", 2 / 3)
             self.phase = "forward"
-            self.recorder.step += 1
+            self.recorder.step += not self.has_optimizer
             self.passes.append(self.clock)
             if self.progress is not None:
                 self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
                 self.progress.update()
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """See RankThread."""
+        self._optimizer = self._optimizer or optimizer
+        if self._optimizer is optimizer:
+            self.note()
+            self.pass_time()
+            self.show(self.phase)
+            self.recorder.step += 1
+            self.steps.append(self.clock)
 
     def _spend(self, part: float, own: int, _: Any = None) -> None:
         whole = (self._compute or 0.0) * part

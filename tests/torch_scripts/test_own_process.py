@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
+from tests.runs import said_by
 from tests.torch_scripts import SCRIPTS, at
 
 FILE = "own_process.py"
@@ -70,3 +73,53 @@ def test_a_script_may_say_its_coding(head: bytes, tmp_path: Path) -> None:
     coding = "utf-8" if head.startswith(b"\xef") else "latin-1"
     (tmp_path / "script.py").write_bytes(head + "assert len('ü') == 1".encode(coding))
     run(path=tmp_path / "script.py")
+
+
+def test_a_step_is_one_of_the_optimizer() -> None:
+    rank = run("accumulates").ranks[0]
+    assert (len(rank.passes), len(rank.steps)) == (6, 3)
+    assert rank.steps == rank.passes[1::2]
+    rows = rank.recorder.frame()
+    assert rows[rows["phase"] == "backward"]["step"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_each_rank_has_a_state_of_accelerates() -> None:
+    pytest.importorskip("accelerate")
+    run("accelerate")
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("mine.train", "rank 0: 5 mine ['a']"),
+        ("mine", "rank 0: 5 mine ['a']"),
+        ("mine.nowhere", "--script -m mine.nowhere: there is no such module; give a module that `python -m` finds"),
+        ("nowhere.train", "--script -m nowhere.train: No module named 'nowhere'; give a module"),
+    ],
+)
+def test_a_module_is_run_as_by_python(module: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    (tmp_path / "mine" / "other.py").write_text("x = 5")
+    for name in ("__main__", "train"):
+        (tmp_path / "mine" / f"{name}.py").write_text(
+            "import sys\nfrom .other import x\nassert __name__ == '__main__'\nprint(x, __package__, sys.argv[1:])"
+        )
+    monkeypatch.chdir(tmp_path)
+    code, text = said_by(lambda: simulate.main(["--script", "-m", module, "--compute=1ms", "--", "a"]))
+    assert (code, says in text) == (2 if "nowhere" in module else 0, True), text
+
+
+def test_a_script_for_gpus_runs_on_the_cpu_if_it_is_told_to(tmp_path: Path) -> None:
+    given = ["--script", str(SCRIPTS / "on_gpus.py"), "--compute=1ms"]
+    code, text = said_by(lambda: simulate.main([*given, "--on_cpu", f"--results_dir={tmp_path}"]))
+    assert (code, "rank 1: cpu True" in text) == (0, True), text
+    assert text.startswith("--on_cpu: cuda and nccl mean the CPU and gloo to the script\n")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_script_for_gpus_is_not_run_on_the_cpu_untold(tmp_path: Path) -> None:
+    code, text = said_by(
+        lambda: simulate.main(["--script", str(SCRIPTS / "on_gpus.py"), "--compute=1ms", f"--results_dir={tmp_path}"])
+    )
+    assert (code, "raised AssertionError" in text) == (1, True), text

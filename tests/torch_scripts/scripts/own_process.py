@@ -61,3 +61,17 @@ elif name == "late":
             dist.barrier(group)
         except RuntimeError as error:
             print(f"after {time.perf_counter() - begun:.0f} s: {error}")
+elif name == "accumulates":
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(6):
+        model(torch.ones(2, 4)).sum().backward()
+        if i % 2:
+            optimizer.step()
+elif name == "accelerate":
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    dist.barrier()
+    assert (accelerator.process_index, accelerator.num_processes) == (rank, 2)
+    assert accelerator.gather(torch.tensor([rank])).tolist() == [0, 1]

@@ -31,10 +31,10 @@ from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.forms import predict
 from gradwire.core.strategy.replica import layout_of
 from gradwire.core.workloads import datasets
 from gradwire.names import make_strategy
+from gradwire.networks.predict import predict
 from gradwire.virtual_time.calibration import time_phases
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.dry_run import period
@@ -92,17 +92,11 @@ class Clock:
         network.acknowledged = self.acknowledged
         phases = self.phases[f"{point.network} {point.strategy.name}"]
         time = VirtualTime(
-            network,
-            Compute(options, phases),
-            compute=False,
-            cores=len(usable_cores()),
-            copying=self.copying,
+            network, Compute(options, phases), compute=False, cores=len(usable_cores()), copying=self.copying,
             handling=self.handling,
-        )
-        job = StepsJob(options, sizes, BATCH, steps)
-        results = time.launch(
-            take_steps, point.n, job, device="meta", roles=options.roles, on_report=lambda *_: None, seed=options.seed
-        )
+        )  # fmt: skip
+        run = {"device": "meta", "roles": options.roles, "on_report": lambda *_: None, "seed": options.seed}
+        results = time.launch(take_steps, point.n, StepsJob(options, sizes, BATCH, steps), **run)
         return of_a_step(results, point)[0]
 
     def predict(self, point: Point) -> float | None:
@@ -119,10 +113,9 @@ def of_a_step(results: list[Steps], point: Point) -> tuple[float, list[float]]:
     """Return the seconds of a step, and of each period of steps by itself."""
     roles, length = point.options.roles, period(point.strategy)
     each = periods(results, roles, length)
-    seconds = (
-        seconds_of_a_step(results, roles, length) if point.strategy.traits.asynchronous else float(np.median(each))
-    )
-    return seconds, each.tolist()
+    if point.strategy.traits.asynchronous:
+        return seconds_of_a_step(results, roles, length), each.tolist()
+    return float(np.median(each)), each.tolist()
 
 
 def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]:
@@ -151,10 +144,9 @@ def measure(settings: AccuracySettings) -> Iterator[Row]:
     measured: list[Measured] = []
     for n, mbit in product(settings.ranks, settings.mbit):
         grid = [
-            Point(strategy, network, n, mbit)
-            for strategy, network in product((*STRATEGIES, *OTHERS), NETWORKS)
+            Point(strategy, network, n, mbit) for strategy, network in product((*STRATEGIES, *OTHERS), NETWORKS)
             if strategy.traits.ranks[0] <= n and (strategy in STRATEGIES or (network, mbit) == OF_OTHERS)
-        ]
+        ]  # fmt: skip
         steps = [count_steps(settings, point, clock.simulate(point, 9)) for point in grid]
         for point, count, found in zip(grid, steps, measure_kernel(grid, steps), strict=True):
             measured.append((point, count, *of_a_step(found, point)))
@@ -167,20 +159,13 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
     for point, steps, seconds, each in measured:
         simulated = clock.simulate(point, steps)
         yield {
-            "strategy": point.strategy.name,
-            "network": point.network,
-            "ranks": point.n,
-            "mbit": point.mbit,
-            "predicted_ms": clock.predict(point),
-            "simulated_ms": simulated * 1e3,
-            **figures(measured_ms=[1e3 * one for one in each]),
-            "measured_ms": seconds * 1e3,
+            "strategy": point.strategy.name, "network": point.network, "ranks": point.n, "mbit": point.mbit,
+            "predicted_ms": clock.predict(point), "simulated_ms": simulated * 1e3,
+            **figures(measured_ms=[1e3 * one for one in each]), "measured_ms": seconds * 1e3,
             "error": 100 * (simulated / seconds - 1),
             "held_out": "no" if (point.n, point.mbit) == CALIBRATED else "yes",
-            "latency_ms": clock.latency * 1e3,
-            "copying_ns": clock.copying * 1e9,
-            "jitter": clock.jitter,
-        }
+            "latency_ms": clock.latency * 1e3, "copying_ns": clock.copying * 1e9, "jitter": clock.jitter,
+        }  # fmt: skip
 
 
 def count_steps(settings: AccuracySettings, point: Point, seconds: float) -> int:
@@ -198,10 +183,9 @@ def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     counts as `_MOST` at most, so that no point outweighs the others.
     """
     known = [
-        (point, steps, seconds)
-        for point, steps, seconds, _ in measured
+        (point, steps, seconds) for point, steps, seconds, _ in measured
         if (point.n, point.mbit) == CALIBRATED and not point.strategy.traits.asynchronous
-    ]
+    ]  # fmt: skip
 
     def made(values: Sequence[float]) -> Clock:
         latency, copying, jitter = (max(0.0, value) for value in values)

@@ -1,6 +1,6 @@
 """Asynchronous local SGD: worse than synchronous with an outer momentum, better without, and repaired by delaying it?
 
-python -m benchmarks.async_local_sgd    # minutes on one core; the table goes to results/
+python -m benchmarks.async_local_sgd    # the table goes to results/; all runs: minutes on one core
 
 The setting is that of the paper's notebook (github.com/google-deepmind/asyncdiloco), in virtual time and smaller: there
 512 features, 65,000 hidden units, 128,000 samples and 20 local steps, and each round has a new inner optimizer. All
@@ -9,17 +9,19 @@ variants take as many local steps; of each, the outer learning rate is the best 
 
 import functools
 import math
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import nn
-from tqdm import tqdm
 
-from experiments.measured import KEPT
+from experiments import grid
+from experiments.grid import KEPT
 from gradwire import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.simulate import simulate
@@ -43,6 +45,7 @@ VARIANTS: dict[str, Callable[..., Strategy]] = {
     "asynchronous, Nesterov": partial(_asynchronous, outer_momentum=0.9),
     "asynchronous, delayed Nesterov": partial(_asynchronous, outer_momentum=0.9, momentum_every=len(PACES)),
 }
+POINTS = [dict(zip(("variant", "outer_lr", "seed"), one, strict=True)) for one in product(VARIANTS, RATES, SEEDS)]
 
 
 @functools.cache
@@ -61,9 +64,9 @@ def network(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(math.prod(input_shape), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_classes))
 
 
-def compare(variant: str, rate: float, seed: int) -> dict[str, Any]:
+def compare(variant: str, outer_lr: float, seed: int) -> dict[str, Any]:
     """Return the row of one run."""
-    strategy = VARIANTS[variant](outer_lr=rate)
+    strategy = VARIANTS[variant](outer_lr=outer_lr)
     n_gpus = len(PACES) + strategy.roles(len(PACES) + 1).count("server")
     slow = tuple(f"{n_gpus - len(PACES) + i}:{pace / PACES[0]}" for i, pace in enumerate(PACES) if i)
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +76,7 @@ def compare(variant: str, rate: float, seed: int) -> dict[str, Any]:
             optimizer="adamw", lr=1e-3, momentum=0.9, weight_decay=0.01, lr_schedule="cosine",
         )  # fmt: skip
         run = simulate(options, ClusterOptions(compute=f"{PACES[0]}s"), quiet=True)
-    row = {"variant": variant, "outer_lr": rate, "seed": seed, "virtual_s": run.figures()["virtual_s"]}
+    row = {"variant": variant, "outer_lr": outer_lr, "seed": seed, "virtual_s": run.figures()["virtual_s"]}
     return row | {"test_loss": float(run.table["test_loss"].dropna().iloc[-1])}
 
 
@@ -93,7 +96,4 @@ def summary(table: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    points = [(variant, rate, seed) for variant in VARIANTS for rate in RATES for seed in SEEDS]
-    table = pd.DataFrame(compare(*point) for point in tqdm(points, unit="run"))
-    table.to_csv(OUT, index=False, float_format="%.6g")
-    print(summary(table))
+    sys.exit(grid.main(__doc__, OUT, POINTS, compare, lambda table: print(summary(table))))

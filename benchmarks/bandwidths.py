@@ -1,6 +1,6 @@
 """Which bandwidth is enough for 50 to 99 % of the time to be computing: published, and by our strategies.
 
-python -m benchmarks.bandwidths    # some minutes on one core; the table goes to results/, the picture to media/
+python -m benchmarks.bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
 
 Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
 steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
@@ -9,16 +9,17 @@ layer. "fitted": a parameter takes BITS bits, the one number that the published 
 headers.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
-from benchmarks.draw_bandwidths import draw
-from experiments.measured import KEPT, ROOT
+from experiments import drawing, grid
+from experiments.grid import KEPT, ROOT
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
@@ -64,6 +65,7 @@ METHODS: dict[str, Callable[[int, int, int], Strategy]] = {
     "4 bits": lambda layers, n, H: streaming(layers, H, delay=1),
 }
 """Return the strategy of a method, given the layers of the model, its parameters, and the local steps."""
+COLOURS = dict(zip(METHODS, ("#000000", "#d55e00", "#e69f00", "#0072b2", "#009e73"), strict=True))
 
 PUBLISHED = {
     "1B": "86.8/152.6/184.2/222.3/569.0 1.4/6.2/13.3/23.3/86.8 1.4/5.2/9.1/16.0/28.1 1.4/4.3/6.2/9.1/11.0 "
@@ -112,24 +114,26 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator
         yield high
 
 
-def cells() -> Iterator[tuple[str, str, str, int, list[float]]]:
-    """Yield the setting, the model, the method, the local steps, and what is published of them, of each row."""
-    for name in SETTINGS:
-        for model in MODELS if SETTINGS[name].ranks == 2 else ["1B"]:
+def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
+    """Yield the setting, the model, the method and the local steps of each row, and what is published of them."""
+    for name, setting in SETTINGS.items():
+        for model in MODELS if setting.ranks == 2 else ["1B"]:
             for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
-                yield name, model, method, 100, [*map(float, gbits.split("/"))]
+                case = {"setting": name, "model": model, "method": method, "local_steps": 100}
+                yield case, [*map(float, gbits.split("/"))]
     for H, gbits in SCALING.items():
-        yield "scaling laws", "10B", "DiLoCo", H, [*map(float, gbits.split("/"))]
+        case = {"setting": "scaling laws", "model": "10B", "method": "DiLoCo", "local_steps": H}
+        yield case, [*map(float, gbits.split("/"))]
 
 
-def compare(name: str, model: str, method: str, H: int, published: list[float]) -> Iterator[dict[str, Any]]:
+def compare(**case: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of the levels."""
-    setting = SETTINGS.get(name, SETTINGS["fitted"])
+    name, model, method, H = case.values()
+    setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for one, gbits in cells() if one == case)
     for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
         apart = found - int(np.abs(GRID - gbit).argmin())
         ours = GRID[found] if found < len(GRID) else np.inf
-        yield {"setting": name, "model": model, "method": method, "local_steps": H, "percent": level, "gbit": ours,
-               "published_gbit": gbit, "notches_apart": apart}  # fmt: skip
+        yield case | {"percent": level, "gbit": ours, "published_gbit": gbit, "notches_apart": apart}
 
 
 def summary(table: pd.DataFrame) -> str:
@@ -148,9 +152,30 @@ def summary(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    rows = [row for cell in tqdm([*cells()], unit="row") for row in compare(*cell)]
-    table = pd.DataFrame(rows)
-    table.to_csv(OUT, index=False, float_format="%.4g")
+def draw(table: pd.DataFrame, out: Path) -> None:
+    """Draw a panel for each model: Gbit/s by the percentage of time that is computing, a line for each method."""
+    figure, panels = drawing.sheet(4.2, 1, len(MODELS), 10.5, sharey=True)
+    for axes, model in zip(panels, MODELS, strict=True):
+        for method, colour in COLOURS.items():
+            of = table[(table["model"] == model) & (table["method"] == method)]
+            axes.plot(range(len(of)), of["gbit"], color=colour, lw=1.8, marker=".", ms=7, label=method)
+            axes.plot(range(len(of)), of["published_gbit"], "o", mfc="none", mec=colour, ms=10, mew=1.4)
+        axes.set(yscale="log", ylim=(0.2, 1200), title=f"{model} parameters", xlabel="of the time is computing")
+        axes.set_xticks(range(len(LEVELS)), labels=[f"{percent} %" for percent in LEVELS])
+        marks = ("0.3", "1", "3", "10", "30", "100", "300", "1000")
+        axes.set_yticks([*map(float, marks)], labels=marks)
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("Gbit/s that are enough")
+    panels[0].plot([], [], "o", mfc="none", mec="black", ms=10, mew=1.4, label="published")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    drawing.save(figure, out, 120)
+
+
+def show(table: pd.DataFrame) -> None:
+    """Print the summary, and draw the picture."""
     print(summary(table))
     draw(table[table["setting"] == "fitted"], PICTURE)
+
+
+if __name__ == "__main__":
+    sys.exit(grid.main(__doc__, OUT, [case for case, _ in cells()], compare, show, bits=BITS))

@@ -1,20 +1,20 @@
 """What a first run with a codec learns: the grid by which the codecs' defaults are chosen, and the result of all pairs.
 
-python -m benchmarks.codec_defaults    # five minutes on one core; the table goes to results/
+python -m benchmarks.codec_defaults    # the table goes to results/; all runs: five minutes on one core
 
 Each run is 20 epochs on the digits in virtual time, with nothing given but the two names and what the table shows.
 """
 
+import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tqdm import tqdm
 
+from experiments import grid
+from experiments.grid import KEPT
 from gradwire import Options, run
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed
@@ -24,10 +24,9 @@ from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import STRATEGIES
 
+OUT = KEPT / "codec_defaults.csv"
 EPOCHS, EARLY = 20, 5
 SEEDS = (0, 1, 2)
-KEYS = ["question", "strategy", "codec", "n_gpus", "seed"]
-OUT = Path(__file__).parents[1] / "results" / "amd-epyc-2-cores" / "codec_defaults.csv"
 GRID: dict[str, list[dict[str, Any]]] = {
     "random_k": [{"density": R, "momentum": m, "lr": lr} for R in (0.01, 0.03, 0.1, 0.5)
                  for m, lr in ((0.9, 0.1), (0.5, 0.1), (0.0, 0.1), (0.0, 0.2))],
@@ -46,36 +45,41 @@ def pairs() -> list[tuple[str, str]]:
             if codec == "none" or CODECS[codec].kind in STRATEGIES[one].traits.carries]  # fmt: skip
 
 
-def accuracies(strategy: str, codec: str, n_gpus: int, seed: int, **changes: Any) -> dict[str, Any]:
-    """Make a run; return its density, momentum and rate, and the held-out accuracy after 5 and after 20 epochs.
+def case(question: str, strategy: str, codec: str, n_gpus: int, seed: int, **changes: float) -> dict[str, Any]:
+    """Return a run, with the values that it has by default where there are no `changes`."""
+    usual = Options(strategy=make_strategy(strategy), codec=CODECS[codec](), n_gpus=n_gpus)
+    chosen = {"density": getattr(usual.codec, "density", 1.0), "momentum": usual.momentum, "lr": usual.lr} | changes
+    return {"question": question, "strategy": strategy, "codec": codec, "n_gpus": n_gpus, "seed": seed} | chosen
 
-    Both are nan if the loss becomes infinite. `changes`: options of the codec and of the run.
-    """
-    own = {name: changes.pop(name) for name in list(changes) if name in CODECS[codec].__dataclass_fields__}
+
+def compare(**case: Any) -> dict[str, Any]:
+    """Make a run; return its row, with the held-out accuracy after 5 and 20 epochs; nan: the loss became infinite."""
+    kind = CODECS[case["codec"]]
+    codec = kind(**{"density": case["density"]} if "density" in kind.__dataclass_fields__ else {})
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
-            strategy=make_strategy(strategy), codec=CODECS[codec](**own), n_gpus=n_gpus, seed=seed, epochs=EPOCHS,
-            device="cpu", results_dir=folder, run_name="run", events=False, **changes,
+            strategy=make_strategy(case["strategy"]), codec=codec, epochs=EPOCHS, device="cpu", results_dir=folder,
+            run_name="run", events=False, **{name: case[name] for name in ("n_gpus", "seed", "momentum", "lr")},
         )  # fmt: skip
-        time = VirtualTime(OneSwitch(n_gpus, 1.25e9, 5e-5), Compute(options, _PHASES))
+        time = VirtualTime(OneSwitch(case["n_gpus"], 1.25e9, 5e-5), Compute(options, _PHASES))
         found = pd.Series(float("nan"), index=[EARLY, EPOCHS])
         with suppress(RunFailed):
             found = run(options, quiet=True, launcher=time.launcher()).groupby("epoch")["test_accuracy"].max()
-    made = {"density": getattr(options.codec, "density", 1.0), "momentum": options.momentum, "lr": options.lr}
-    return made | {f"accuracy_{epoch}": float(found[epoch]) for epoch in (EARLY, EPOCHS)}
+    return case | {f"accuracy_{epoch}": float(found[epoch]) for epoch in (EARLY, EPOCHS)}
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    """Yield a row for each run: those of the grid, then every pair with its defaults."""
-    grid = [("grid", strategy, codec, n, 0, choice)
-            for codec, choices in GRID.items() for choice, (strategy, n) in product(choices, ON)]  # fmt: skip
-    defaults = [("defaults", *pair, 4, seed, dict[str, Any]()) for pair, seed in product(pairs(), SEEDS)]
-    for *of, choice in (*grid, *defaults):
-        yield dict(zip(KEYS, of, strict=True)) | accuracies(*of[1:], **choice)
+CASES = [
+    *(case("grid", strategy, codec, n, 0, **choice) for codec, choices in GRID.items()
+      for choice, (strategy, n) in product(choices, ON)),
+    *(case("defaults", *pair, 4, seed) for pair, seed in product(pairs(), SEEDS)),
+]  # fmt: skip
+
+
+def show(table: pd.DataFrame) -> None:
+    """Print the accuracy at the end."""
+    made, on = ["question", "codec", "density", "momentum", "lr"], ["strategy", "n_gpus"]
+    print(table.pivot_table(index=made, columns=on, values="accuracy_20", sort=False).round(3).to_string())
 
 
 if __name__ == "__main__":
-    table = pd.DataFrame(tqdm(rows(), unit="run"))
-    table.round(4).to_csv(OUT, index=False)
-    made, on = ["question", "codec", "density", "momentum", "lr"], ["strategy", "n_gpus"]
-    print(table.pivot_table(index=made, columns=on, values="accuracy_20", sort=False).round(3).to_string())
+    sys.exit(grid.main(__doc__, OUT, CASES, compare, show, epochs=EPOCHS))

@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 import torch.distributed as dist
 
+from experiments.grid import made_by
 from gradwire.baselines.ring_all_reduce_builtin import join
 from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_writable, write_atomically
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.machine import git_commit, machine
+from gradwire.core.records.machine import machine
 from gradwire.core.transports.base import Transport
 
 Row = dict[str, Any]
@@ -88,7 +89,7 @@ def run(description: str, kind: type[Settings], measure: Measure, arguments: Seq
     print(table(rows))
     if settings.out:
         options = {name: value for name, value in asdict(settings).items() if name != "out"}
-        kept = {"machine": on, "git_commit": git_commit(), "options": options, "rows": rows}
+        kept = {**made_by(), "options": options, "rows": rows}
         with write_atomically(settings.out) as path:
             path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

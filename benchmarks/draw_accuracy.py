@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from benchmarks.accuracy import summary
+from experiments import drawing
 from gradwire.command_line import guarded, parse
-from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
@@ -44,13 +43,11 @@ def draw(settings: Settings) -> None:
     rows["group"] = rows["strategy"].where(rows["strategy"].isin(often), OTHER)
     groups = list(rows["group"].unique())
     colours = dict(zip(groups, [*COLOURS, "#999999"], strict=False))
-    figure = Figure((10, 5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    figure, (left, right) = drawing.sheet(5, 1, 2, 10, width_ratios=(1, 1.1))
     _scatter(left, rows, colours)
     _errors(right, rows, groups, colours)
     figure.suptitle(f"A step on the kernel's network; {summary(kept['rows'])}", fontsize=10)
-    with write_atomically(settings.out) as path:
-        figure.savefig(path, dpi=100, format="png")
+    drawing.save(figure, settings.out)
 
 
 def _scatter(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Decoupled DiLoCo when learners fail: useful samples a second, against no failures, in virtual time.
 
-python -m benchmarks.goodput    # a minute on one core; the table goes to results/
+python -m benchmarks.goodput    # the table goes to results/; all runs: a minute on one core
 
 The time between two failures of a learner is SECONDS on average: in a run of about that length each learner dies once,
 at a random time, and comes back after the repair time. A learner takes a step in a second. The synchronous figure is no
@@ -9,14 +9,16 @@ round of local steps, where their checkpoint is. No learner dies again while it 
 """
 
 import random
+import sys
 import tempfile
+from functools import cache
 from typing import Any
 
 import pandas as pd
 import torch
-from tqdm import tqdm
 
-from experiments.measured import KEPT
+from experiments import grid
+from experiments.grid import KEPT
 from gradwire import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.simulate import simulate
@@ -27,6 +29,7 @@ PAPER = "88 % decoupled, 58 % elastic data-parallel, with millions of chips (arX
 LEARNERS, SECONDS, FRAGMENTS, EVERY = 8, 240, 4, 6  # a learner sends a fragment every 6 steps: H = 24
 REPAIRS = 6.0, 12.0, 29.0, 48.0
 SEEDS = range(5)
+POINTS = [{"repair_s": repair, "seed": seed} for repair in REPAIRS for seed in SEEDS]
 
 
 def data() -> tuple[torch.Tensor, ...]:
@@ -36,13 +39,14 @@ def data() -> tuple[torch.Tensor, ...]:
     return x, y, x[:2], y[:2]
 
 
-def failures(repair: float, seed: int) -> list[float]:
+def failures(repair: float, seed: int) -> tuple[float, ...]:
     """Return when each learner dies: at any time from which it is back before the end."""
     random_ = random.Random(seed)
-    return [round(random_.uniform(0, SECONDS - repair), 3) for _ in range(LEARNERS)]
+    return tuple(round(random_.uniform(0, SECONDS - repair), 3) for _ in range(LEARNERS))
 
 
-def decoupled(repair: float, deaths: list[float]) -> float:
+@cache
+def decoupled(repair: float, deaths: tuple[float, ...]) -> float:
     """Return the virtual seconds until the samples are merged."""
     kill = tuple(f"{k}@{at}s-{at + repair}s" for k, at in enumerate(deaths, start=1))
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +58,7 @@ def decoupled(repair: float, deaths: list[float]) -> float:
         return float(simulate(options, ClusterOptions(compute="1s", kill=kill), quiet=True).figures()["virtual_s"])
 
 
-def synchronous(repair: float, deaths: list[float]) -> float:
+def synchronous(repair: float, deaths: tuple[float, ...]) -> float:
     """Return the seconds until all have taken their steps, if each waits for all."""
     done, now = 0.0, 0.0  # steps that are in a checkpoint; when all could compute again
     for at in sorted(deaths):
@@ -63,13 +67,13 @@ def synchronous(repair: float, deaths: list[float]) -> float:
     return now + SECONDS - done
 
 
-def compare(repair: float, seed: int, without: float) -> dict[str, Any]:
-    """Return the row of one run; `without` failures it takes so many seconds."""
-    deaths = failures(repair, seed)
-    seconds = decoupled(repair, deaths)
+def compare(repair_s: float, seed: int) -> dict[str, Any]:
+    """Return the row of one run."""
+    deaths = failures(repair_s, seed)
+    seconds = decoupled(repair_s, deaths)
     return {
-        "repair_s": repair, "seed": seed, "learners_up": 100 * (1 - repair / seconds),
-        "decoupled": 100 * without / seconds, "synchronous": 100 * SECONDS / synchronous(repair, deaths),
+        "repair_s": repair_s, "seed": seed, "learners_up": 100 * (1 - repair_s / seconds),
+        "decoupled": 100 * decoupled(0.0, ()) / seconds, "synchronous": 100 * SECONDS / synchronous(repair_s, deaths),
     }  # fmt: skip
 
 
@@ -80,8 +84,4 @@ def summary(table: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    without = decoupled(0.0, [])
-    points = [(repair, seed) for repair in REPAIRS for seed in SEEDS]
-    table = pd.DataFrame(compare(repair, seed, without) for repair, seed in tqdm(points, unit="run"))
-    table.to_csv(OUT, index=False, float_format="%.6g")
-    print(summary(table))
+    sys.exit(grid.main(__doc__, OUT, POINTS, compare, lambda table: print(summary(table))))

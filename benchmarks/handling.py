@@ -56,34 +56,22 @@ def measure(settings: HandlingSettings) -> Iterator[Row]:
     handling = handling_of(measure_handling())
     steps = settings.repeats + 1
     for n in settings.ranks:
-        grid: list[Point] = [
-            WithoutPasses(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies
-        ]
-        phases = {
-            f"{NETWORK} {point.strategy.name}": {
-                "update": time_phases(point.options, datasets.load(point.options))["update"]
-            }
-            for point in grid
-        }
-        plain = Clock(phases, LATENCY)
+        grid = [WithoutPasses(make_strategy(name), NETWORK, n, settings.mbit) for name in settings.strategies]
+        timed = {point.strategy.name: time_phases(point.options, datasets.load(point.options)) for point in grid}
+        plain = Clock({f"{NETWORK} {name}": {"update": of["update"]} for name, of in timed.items()}, LATENCY)
         calibrated = replace(plain, handling=handling, acknowledged=ACKNOWLEDGED)
         for point, found in zip(grid, measure_kernel(grid, [steps] * len(grid)), strict=True):
             seconds, each = of_a_step(found, point)
             without, with_both = (clock.simulate(point, steps) for clock in (plain, calibrated))
             yield {
-                "strategy": point.strategy.name,
-                "ranks": n,
-                "mbit": settings.mbit,
-                "send_us": 1e6 * handling.send,
-                "send_byte_ns": 1e9 * handling.send_byte,
-                "receive_us": 1e6 * handling.receive,
-                "receive_byte_ns": 1e9 * handling.receive_byte,
-                "plain_ms": 1e3 * without,
-                "calibrated_ms": 1e3 * with_both,
+                "strategy": point.strategy.name, "ranks": n, "mbit": settings.mbit,
+                "send_us": 1e6 * handling.send, "send_byte_ns": 1e9 * handling.send_byte,
+                "receive_us": 1e6 * handling.receive, "receive_byte_ns": 1e9 * handling.receive_byte,
+                "plain_ms": 1e3 * without, "calibrated_ms": 1e3 * with_both,
                 **figures(measured_ms=[1e3 * one for one in each]),
                 "plain_error": f"{100 * (without / seconds - 1):+.1f} %",
                 "error": f"{100 * (with_both / seconds - 1):+.1f} %",
-            }
+            }  # fmt: skip
 
 
 if __name__ == "__main__":

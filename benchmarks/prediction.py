@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import Row, Settings, figures, main
 from gradwire import launch
-from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.throttle import IN_ORDER
 from gradwire.networks.link import Link
+from gradwire.networks.predict import predict
 from gradwire.options import Options
 from gradwire.virtual_time.dry_run import period
 from gradwire.virtual_time.launcher import VirtualTime
@@ -97,18 +97,12 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
             measured = real(Link(bandwidth, LATENCY))
             middle = float(np.median(measured))
             yield {
-                "strategy": strategy.name,
-                "ranks": N,
-                "mb": nbytes / 1e6,
-                "mbit": mbit,
-                "predicted_ms": predicted * 1e3,
-                "simulated_ms": virtual * 1e3,
-                **figures(measured_ms=measured * 1e3),
-                "machine_ms": machine * 1e3,
-                "wall": "yes" if predicted - machine >= 4 * machine else "no",
+                "strategy": strategy.name, "ranks": N, "mb": nbytes / 1e6, "mbit": mbit,
+                "predicted_ms": predicted * 1e3, "simulated_ms": virtual * 1e3, **figures(measured_ms=measured * 1e3),
+                "machine_ms": machine * 1e3, "wall": "yes" if predicted - machine >= 4 * machine else "no",
                 "error": f"{100 * (virtual / middle - 1):+.1f} %",
                 "predicted_error": f"{100 * (predicted / middle - 1):+.1f} %",
-            }
+            }  # fmt: skip
 
 
 if __name__ == "__main__":

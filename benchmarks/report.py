@@ -4,7 +4,6 @@ python -m benchmarks.report
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,15 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.measured import ROOT
-from experiments.tables import markdown
+from experiments.grid import ROOT
+from experiments.tables import markdown, replace_marked
 from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
 
 README = Path(__file__).resolve().parent / "README.md"
 KEPT = ROOT / "results" / "intel-r-xeon-r-processor-2-cores" / "benchmarks"
-_PLACE = re.compile(r"(<!-- speed: [^>]*-->\n).*?(<!-- end of speed -->)", re.DOTALL)
 Rows = list[dict[str, Any]]
 Lines = Iterator[tuple[str, str]]
 
@@ -153,9 +151,7 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
 
 def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:
     """Return a Markdown text with the Speed table between its two marks."""
-    text, n = _PLACE.subn(lambda found: f"{found[1]}\n{table(kept)}\n\n{found[2]}", text)
-    assert n == 1, "there is one place for the table"
-    return text
+    return replace_marked(text, "speed", table(kept))
 
 
 def main(settings: Settings) -> None:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import TABLE
-from experiments.measured import hardware
+from experiments.grid import ROOT, hardware
 from gradwire.command_line import guarded, parse
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import now
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)

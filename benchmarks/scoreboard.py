@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from experiments.measured import ROOT
+from experiments.grid import ROOT
 from gradwire.command_line import guarded, parse
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.scoreboard import board, game

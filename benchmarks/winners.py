@@ -1,21 +1,24 @@
 """Which all-reduce is the fastest for so many bytes and ranks: in virtual time, and by the closed forms.
 
-python -m benchmarks.winners    # two minutes on one core; the table goes to results/, the map to media/
+python -m benchmarks.winners    # the table goes to results/, the map to media/; all points: two minutes on one core
 
 The closed forms, the path of `cost()` and on racks `ON_RACKS`, agree with virtual time where the all-reduce that they
 choose takes at most TIE more than the fastest. Of all that do, the first of `all_reduces` is named.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 
-from benchmarks.draw_winners import draw
-from experiments.measured import KEPT, ROOT
+from experiments import drawing, grid
+from experiments.grid import KEPT, ROOT
 from gradwire.core.transports.base import Transport
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import NetworkOptions
@@ -36,9 +39,21 @@ PLACES = {
     "10 Gbit/s, 10 µs, racks of 4 with 10 Gbit/s": ("10gbit", "10us", "10gbit", range(8, 33, RACK)),
 }
 """Of each network bandwidth, latency, the bandwidth of a rack if there are any, and the numbers of ranks."""
+POINTS = [
+    {"network": place, "ranks": N, "bytes": n} for place, (*_, ranks) in PLACES.items() for N in ranks for n in SIZES
+]
+
+COLOURS = {
+    "all_gather": "#f0e442", "naive_all_reduce": "#999999", "recursive_doubling": "#e69f00",
+    "halving_doubling": "#56b4e9", "swing": "#cc79a7", "double_tree": "#009e73", "ring_all_reduce": "#0072b2",
+    "hierarchical_ring": "#d55e00",
+}  # fmt: skip
+UNITS = {2**10: "1 KiB", 2**14: "16 KiB", 2**18: "256 KiB", 2**22: "4 MiB", 2**26: "64 MiB"}
+Borders = Sequence[tuple[int, float]]  # the ranks and bytes of each
+_CROSS: Any = {"marker": "X", "s": 34, "facecolors": "white", "edgecolors": "black", "lw": 0.7}
 
 
-def network(place: str, N: int) -> Network:
+def network_of(place: str, N: int) -> Network:
     """Return the network of N ranks, as simulate.py makes it."""
     bandwidth, latency, rack_bandwidth, _ = PLACES[place]
     cluster = NetworkOptions(racks=N // RACK if rack_bandwidth else 1, rack_bandwidth=rack_bandwidth)
@@ -76,21 +91,21 @@ def choose(network: Network, nbytes: float) -> str:
     return min(found, key=found.__getitem__)
 
 
-def borders(place: str) -> Iterator[tuple[int, float]]:
+def borders(place: str, ranks: Iterable[int]) -> Iterator[tuple[int, float]]:
     """Yield the ranks and bytes at which another becomes the fastest by the closed forms."""
-    for N in PLACES[place][3]:
+    for N in ranks:
         sizes = np.geomspace(SIZES[0], SIZES[-1], 10 * len(SIZES)).tolist()
-        chosen = [choose(network(place, N), nbytes) for nbytes in sizes]
+        chosen = [choose(network_of(place, N), nbytes) for nbytes in sizes]
         yield from ((N, sizes[i]) for i in range(1, len(sizes)) if chosen[i] != chosen[i - 1])
 
 
-def compare(place: str, N: int, nbytes: int) -> dict[str, Any]:
+def compare(network: str, ranks: int, bytes: int) -> dict[str, Any]:
     """Return the row of one point."""
-    between = network(place, N)
-    found = {one.name: simulate(one, between, nbytes) for one in all_reduces(between, nbytes)}
-    least, chosen = min(found.values()), choose(between, nbytes)
+    between = network_of(network, ranks)
+    found = {one.name: simulate(one, between, bytes) for one in all_reduces(between, bytes)}
+    least, chosen = min(found.values()), choose(between, bytes)
     fastest = next(one for one, seconds in found.items() if seconds <= least * (1 + TIE))
-    point = {"network": place, "ranks": N, "bytes": nbytes, "fastest": fastest, "chosen": chosen}
+    point = {"network": network, "ranks": ranks, "bytes": bytes, "fastest": fastest, "chosen": chosen}
     point |= {"slower_percent": 100 * (found[chosen] / least - 1)}
     return point | {f"{one}_us": 1e6 * seconds for one, seconds in found.items()}
 
@@ -112,9 +127,42 @@ def summary(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    points = [(place, N, nbytes) for place in PLACES for N in PLACES[place][3] for nbytes in SIZES]
-    table = pd.DataFrame(compare(*point) for point in tqdm(points, unit="point"))
-    table.to_csv(OUT, index=False, float_format="%.6g")
+def draw(table: pd.DataFrame, borders: Mapping[str, Borders], out: Path) -> None:
+    """Draw a map for each network, with the borders by the closed forms, and where those choose another."""
+    figure, panels = drawing.sheet(4.4, 1, len(borders), 10.5, squeeze=False)
+    for axes, (name, of_network) in zip(panels[0], borders.items(), strict=True):
+        at, wrong = table["network"] == name, missed(table)
+        _map(axes, table[at], table[at & wrong], of_network)
+        axes.set_title(f"{name}\nclosed forms right: {100 * (~wrong[at]).mean():.1f} % of {at.sum()}", fontsize=10)
+    for name in table["fastest"].unique():
+        axes.bar(0, 0, color=COLOURS[name], label=name)
+    axes.plot([], [], color="black", lw=2, label="border by the closed forms")
+    axes.scatter([], [], label="they choose another", **_CROSS)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    drawing.save(figure, out, 120)
+
+
+def _map(axes: Axes, of: pd.DataFrame, missed: pd.DataFrame, borders: Borders) -> None:
+    codes = of["fastest"].map(list(COLOURS).index)
+    won = of.assign(code=codes).pivot(index="ranks", columns="bytes", values="code")
+    ranks, sizes = list(won.index), won.columns.to_numpy(float)
+    edges = np.append(sizes, 2 * sizes[-1]) / np.sqrt(2)
+    rows, colours = np.arange(len(ranks) + 1) - 0.5, ListedColormap(list(COLOURS.values()))
+    axes.pcolormesh(edges, rows, won.to_numpy(), cmap=colours, vmin=-0.5, vmax=len(COLOURS) - 0.5)
+    for N, nbytes in borders:
+        axes.vlines(nbytes, ranks.index(N) - 0.5, ranks.index(N) + 0.5, color="black", lw=2)
+    axes.scatter(missed["bytes"], missed["ranks"].map(ranks.index), zorder=3, **_CROSS)
+    axes.set(xscale="log", xlabel="bytes of the vector", ylabel="ranks N", xlim=(edges[0], edges[-1]))
+    axes.set_xticks(list(UNITS), labels=list(UNITS.values()), fontsize=8)
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(range(len(ranks)), labels=ranks, fontsize=8)
+
+
+def show(table: pd.DataFrame) -> None:
+    """Print the summary, and draw the map."""
     print(summary(table))
-    draw(table, missed(table), {place: list(borders(place)) for place in PLACES}, PICTURE)
+    draw(table, {place: list(borders(place, ranks)) for place, (*_, ranks) in PLACES.items()}, PICTURE)
+
+
+if __name__ == "__main__":
+    sys.exit(grid.main(__doc__, OUT, POINTS, compare, show))

@@ -1,6 +1,7 @@
 """What is shown of the strategies and codecs, made from their classes: parts of the pages.
 
-Also the first lines of the labs' notebooks, which open them in a hosted one. python -m docs.pages writes them.
+Also what type checkers read of the names that packages load when they are asked for, and the first lines of the labs'
+notebooks, which open them in a hosted one. python -m docs.pages writes them.
 """
 
 import inspect
@@ -8,17 +9,32 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import strategies
+from gradwire import compression
 from gradwire.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
+from gradwire.core.records.lazy import LazyTable
 from gradwire.early_arguments import CATALOGUE
 from gradwire.scoreboard.table import table
 from strategies import GROUPS, Strategy
 
 PROJECT = Path(__file__).resolve().parent.parent
 _CITATION = re.compile(r"\b(19|20)\d\d\b")
+_TABLES = """
+FAMILIES: dict[str, str]
+GROUPS: dict[str, tuple[type[Strategy], ...]]
+HOMES: dict[str, str]
+INSTEAD: dict[tuple[str, str], str]
+READ_FIRST: tuple[str, ...]
+STRATEGIES: LazyTable[type[Strategy]]
+"""
+_CODECS = """
+CODECS: LazyTable[type[Codec]]
+HOMES: dict[str, str]
+"""
 _HOSTED = """import os
 import subprocess
 import sys
@@ -51,13 +67,31 @@ def compact(formula: str) -> str:
 def strategies_markdown() -> str:
     """Return a section for each group: the table of what its strategies send, and the summary of each."""
     lines = []
-    for group, strategies in GROUPS.items():
-        table = [(strategy.name, *sent(strategy, compact)) for strategy in strategies]
+    for group, kinds in GROUPS.items():
+        table = [(strategy.name, *sent(strategy, compact)) for strategy in kinds]
         lines += [f"## {group}", table_markdown(("strategy", "messages", "bytes"), table)]
-        for strategy in strategies:
+        for strategy in kinds:
             file = f"{strategy.__module__.replace('.', '/')}.py"
             lines += [f"### [`{strategy.name}`](../{file})", summary(strategy)]
     return "\n\n".join(lines)
+
+
+def strategies_list() -> str:
+    """Return a line for each family, with the names of its strategies."""
+    names = {group: ", ".join(f"`{kind.name}`" for kind in kinds) for group, kinds in GROUPS.items()}
+    return "\n".join(f"- {group}: {of_group}" for group, of_group in names.items())
+
+
+def stub(homes: Mapping[str, str], tables: str) -> str:
+    """Return what a type checker reads of a package that loads these names, of these modules, and has these tables."""
+    lines = [f"from {module} import {name} as {name}" for name, module in homes.items()]
+    lines += [f"from {LazyTable.__module__} import {LazyTable.__name__}"]
+
+    def place(line: str) -> tuple[str, bool, bool, str]:
+        _, module, _, name, *_ = line.split()
+        return module, not name.isupper(), name.islower(), name
+
+    return "\n".join(['"""Made by python -m docs.pages."""\n', *sorted(lines, key=place)]) + f"\n{tables}"
 
 
 def table_markdown(header: Sequence[str], table: Iterable[Sequence[str]]) -> str:
@@ -86,13 +120,18 @@ def written() -> dict[Path, str]:
     codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
     board = table(PROJECT / "results" / "scoreboard", PROJECT / "docs")
     blocks = {
-        "strategies.md": ("strategies", strategies_markdown()),
-        "compression.md": ("codecs", codecs),
-        "scoreboard.md": ("scoreboard", board),
+        "README.md": ("strategies", strategies_list()),
+        "docs/strategies.md": ("strategies", strategies_markdown()),
+        "docs/compression.md": ("codecs", codecs),
+        "docs/scoreboard.md": ("scoreboard", board),
     }
-    texts = {CATALOGUE: catalogue() + "\n"}
+    texts = {
+        CATALOGUE: catalogue() + "\n",
+        PROJECT / "strategies" / "__init__.pyi": stub(strategies.HOMES, _TABLES),
+        PROJECT / "gradwire" / "compression" / "__init__.pyi": stub(compression.HOMES, _CODECS),
+    }
     for page, (name, block) in blocks.items():
-        path = PROJECT / "docs" / page
+        path = PROJECT / page
         begin, end = f"<!-- {name}: made by python -m docs.pages -->\n", f"<!-- end of {name} -->\n"
         before, rest = path.read_text(encoding="utf-8").split(begin)
         texts[path] = f"{before}{begin}\n{block}\n\n{end}{rest.split(end)[1]}"

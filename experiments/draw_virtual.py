@@ -1,6 +1,7 @@
-"""Figures of the experiments in virtual time: the cluster, compression, and the whole family."""
+"""Figures of the experiments in virtual time: the cluster, compression, the whole family, and it on text."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments import drawing, virtual_cases
-from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, sheet, stack
+from experiments.drawing import WIDE, bars, finish, legend_below, line, lines, logarithmic, rate_of, sheet, stack
 from experiments.simulated import ACCURACY, BITS, VIRTUAL, Rows, score_of
-from experiments.virtual_cases import EVERY, FEW, GBIT, TUNED_AT, USUAL, Cluster, names_of
+from experiments.text_cases import OF_SELDOM, OF_TEXT, WORKERS, at, networks_of
+from experiments.virtual_cases import BOUNDS, EVERY, FEW, GBIT, LOCAL_STEPS, TUNED_AT, USUAL, Cluster, names_of
 from gradwire.pictures.plot import notes_on_covered
 
 COLOURS = {
@@ -36,8 +38,10 @@ def cluster(rows: Rows) -> Figure:
         lines(below, runs, "workers", "accuracy", scaled)
         for axes, of in ((above, "y"), (above, "x"), (below, "x")):
             logarithmic(axes, of, (1,), base=2)
-        finish(above, f"{gbit} Gbit/s", ylabel="times one worker alone" if gbit == GBIT[0] else "")
-        finish(below, "", xlabel="workers", ylabel="held-out accuracy, %" if gbit == GBIT[0] else "")
+        finish(above, f"{gbit} Gbit/s")
+        finish(below, "", xlabel="workers")
+    grid[0, 0].set_ylabel("times one worker alone")
+    grid[1, 0].set_ylabel("held-out accuracy, %")
     facts = rows.facts
     figure.suptitle(
         f"{facts['model'].upper()} on {facts['train_size']:,} pictures of {facts['dataset'].replace('_', '-')}, "
@@ -66,8 +70,7 @@ def prediction(rows: pd.DataFrame) -> Figure:
     """Draw predicted, simulated and measured seconds of a step, and how far they are apart."""
     figure, (left, right) = sheet(3.8, 1, 2, WIDE)
     measured, wall = rows["measured_ms"], rows["wall"] == "yes"
-    limits = [measured.min() * 0.9, measured.max() * 1.1]
-    left.plot(limits, limits, color="0.7", linewidth=1)
+    left.plot(*[[measured.min() * 0.9, measured.max() * 1.1]] * 2, color="0.7", linewidth=1)
     left.plot(measured, rows["predicted_ms"], "o", color="#d55e00", ms=6, fillstyle="none", label="predicted")
     left.plot(measured, rows["simulated_ms"], ".", color="#0072b2", ms=5, label="simulated")
     error = 100 * (rows["simulated_ms"] / measured - 1)
@@ -77,10 +80,10 @@ def prediction(rows: pd.DataFrame) -> Figure:
         right.plot(share[linked], error[linked], "o", color=colour, ms=4, label=label)
     right.axhspan(-10, 10, color="0.93", zorder=0)
     finish(left, "", xscale="log", yscale="log", xlabel="measured, ms a step", ylabel="ms a step")
-    xlabel = "time of the link / time of a step without a link"
-    finish(right, "", xscale="log", xlabel=xlabel, ylabel="simulated against measured, %")
-    left.legend(frameon=False)
-    right.legend(frameon=False)
+    finish(right, "", xscale="log", xlabel="time of the link / time of a step without a link")
+    right.set_ylabel("simulated against measured, %")
+    for axes in (left, right):
+        axes.legend(frameon=False)
     return figure
 
 
@@ -93,11 +96,6 @@ def steps_of(codecs: Rows) -> pd.DataFrame:
     ms = rows[["seconds", "computed", "coded"]].div(rows["steps"], axis=0) * 1000
     ms.columns = pd.Index(["all", "computing", "coding"])
     return ms.assign(network=ms["all"] - ms["computing"] - ms["coding"])
-
-
-def rate_of(gbit: float) -> str:
-    """Return a bandwidth as text."""
-    return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
 
 
 def _at(rows: Rows, codecs: Rows, gbit: float) -> pd.DataFrame:
@@ -113,10 +111,7 @@ def _at(rows: Rows, codecs: Rows, gbit: float) -> pd.DataFrame:
 
 
 def curves(rows: Rows, codecs: Rows) -> Figure:
-    """Draw the accuracy against epochs, MB, seconds at each bandwidth, and at the end against workers.
-
-    `rows`: those of the codecs, or of the methods.
-    """
+    """Draw the accuracy of codecs or methods against epochs, MB, seconds at each bandwidth, and at the end workers."""
     figure, grid = sheet(6.2, 2, 3, WIDE, sharey=True)
     usual, ends, title = _at(rows, codecs, USUAL), rows.of("final"), f"{TUNED_AT} workers"
     ends = ends[ends["name"] != virtual_cases.ONE_WORKER]
@@ -157,13 +152,6 @@ def summary(codecs: Rows) -> Figure:
     finish(last, "held-out accuracy", xlabel="%")
     legend_below(figure, grid[0])
     return figure
-
-
-def by_density(methods: Rows) -> pd.DataFrame:
-    """Return the last rows of GD and DGS at each density (`percent`)."""
-    rows = methods.of("density", "final", workers=TUNED_AT)
-    rows = rows[rows["name"].isin(virtual_cases.BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
-    return rows.assign(percent=100 * rows["density"])
 
 
 # The whole family
@@ -222,13 +210,11 @@ def family(rows: Rows) -> Figure:
         right.errorbar(means[gbit], np.arange(len(means)) + aside, xerr=across, **look)
     left.invert_yaxis()
     ends = np.cumsum([sum(name in means.index for name in members) for members in EVERY.values()])
-    labels = {left: f"virtual seconds of {rows.facts['epochs']} epochs", right: "held-out accuracy at their end, %"}
-    for axes, label in labels.items():
-        finish(axes, "", "x", xlabel=label)
-        for end in ends[ends < len(means)]:  # where one group ends and the next begins
-            axes.axhline(end - 0.5, color="0.6", linewidth=0.6)
-    bandwidths = [rate_of(gbit) for gbit in means]
-    figure.legend(left.containers[1::2], bandwidths, loc="outside upper right", ncols=2, frameon=False)
+    finish(left, "", "x", xlabel=f"virtual seconds of {rows.facts['epochs']} epochs")
+    finish(right, "", "x", xlabel="held-out accuracy at their end, %")
+    for axes, end in product((left, right), ends[ends < len(means)]):  # where one group ends and the next begins
+        axes.axhline(end - 0.5, color="0.6", linewidth=0.6)
+    figure.legend(left.containers[1::2], map(rate_of, means), loc="outside upper right", ncols=2, frameon=False)
     figure.suptitle(f"{FEW} workers, the same samples; means of three seeds, and their range", fontsize=10)
     return figure
 
@@ -236,13 +222,10 @@ def family(rows: Rows) -> Figure:
 def axis(rows: Rows) -> Figure:
     """Draw accuracy and seconds against the local steps between two averagings, and against the bound on staleness."""
     figure, (left, right) = sheet(3.6, 1, 2, WIDE)
-    for name, colour, label, first in (
-        (virtual_cases.LOCAL_STEPS, "#d55e00", "local SGD, H steps", 0),
-        (virtual_cases.BOUNDS, "#0072b2", "server, staleness bound s", 1),
-    ):  # fmt: skip
+    looks = {LOCAL_STEPS: ("#d55e00", "local SGD, H steps", 0), BOUNDS: ("#0072b2", "server, staleness bound s", 1)}
+    for name, (colour, label, first) in looks.items():
         for gbit, style in zip(GBIT, ("--", "-"), strict=True):
-            ends = rows.of("axis", name=name, gbit=gbit)
-            ends = ends.assign(value=ends["value"] + first)
+            ends = rows.of("axis", name=name, gbit=gbit).assign(value=lambda rows, first=first: rows["value"] + first)
             line(right, ends, "value", "seconds", color=colour, linestyle=style, label=f"{label}, {gbit} Gbit/s")
         line(left, ends, "value", "accuracy", color=colour, label=label)
     for axes, label in ((left, f"held-out accuracy, %, {GBIT[-1]} Gbit/s"), (right, "virtual seconds")):
@@ -250,4 +233,67 @@ def axis(rows: Rows) -> Figure:
         finish(axes, "", xlabel="H, or s + 1", ylabel=label)
     left.legend(frameon=False)
     right.legend(frameon=False, fontsize=8, handlelength=3.6)
+    return figure
+
+
+# On text
+
+_TOLD = ("server", "ring", "asynchronous", "DGS", "local SGD, every 5", "DiLoCo, every 10", "AD-PSGD")
+_OF_TOLD = {virtual_cases.ONE_PROCESS: "0.6", **dict(zip(_TOLD, OF_A_GROUP, strict=True))}
+
+
+def _text_panels(rows: Rows) -> list[Panel]:
+    networks = networks_of(rows)
+    usual = at(rows, networks[0], last=False)
+    timed = [(f"s, {rate_of(gbit)}", "seconds", at(rows, gbit, last=False)) for gbit in networks]
+    return [("epochs", "epoch", usual), ("MB sent", "mb", usual), *timed]
+
+
+def _text_sheet(height: float, panels: Sequence[Panel], seeds: object) -> tuple[Figure, Any]:
+    figure, grid = sheet(height, 1, len(panels), WIDE, sharey=True)
+    grid[0].set_ylabel("held-out bits per character")
+    figure.suptitle(f"GPT on text, {WORKERS} workers; means of {seeds} seeds, and their range", fontsize=10)
+    return figure, grid
+
+
+def text_curves(rows: Rows) -> Figure:
+    """Draw bits per character after each epoch against epochs, bytes, and seconds at each bandwidth, by group."""
+    return by_group(_text_panels(rows), list(OF_TEXT))
+
+
+def text(rows: Rows) -> Figure:
+    """Draw the same of some strategies: the README's picture."""
+    panels = _text_panels(rows)
+    figure, grid = _text_sheet(3.6, panels, "three")
+    for axes, panel in zip(grid, panels, strict=True):
+        lines(axes, across(panel), "across", BITS, _OF_TOLD, "epoch")
+        finish(axes, "", xlabel=panel[0])
+        if panel[1] != "epoch":
+            logarithmic(axes)
+    legend_below(figure, grid[0])
+    return figure
+
+
+_MARKED = zip((*OF_A_GROUP, "#8a6d3b", "#7b3294", "#e31a1c"), "soD^vPX<>*", strict=True)
+_OF_SELDOM = dict(zip(OF_SELDOM, _MARKED, strict=True))
+
+
+def seldom(rows: Rows) -> Figure:
+    """Draw bits per character at the end against bytes and seconds, of those that talk seldom: a picture of docs/."""
+    panels = _text_panels(rows)[1:]
+    figure, grid = _text_sheet(4.2, panels, rows.of("final")["seed"].nunique())
+    for axes, (label, what, of) in zip(grid, panels, strict=True):
+        ends = of[of["epoch"] == rows.facts["epochs"]].dropna(subset=BITS).groupby("name")
+        table = ends[BITS].agg(["mean", "min", "max"]).assign(x=ends[what].mean())
+        for name, (colour, marker) in _OF_SELDOM.items():
+            if name in table.index:
+                mean, low, high, x = table.loc[name]
+                look: dict[str, Any] = {"color": colour, "fmt": marker, "ms": 7, "elinewidth": 1.2, "label": name}
+                axes.errorbar(x, mean, yerr=[[mean - low], [high - mean]], **look)
+        if what == "mb":
+            logarithmic(axes)
+        else:
+            axes.set_xlim(left=0)
+        finish(axes, "", xlabel=label.replace("s,", "virtual seconds,"))
+    legend_below(figure, grid[0])
     return figure

@@ -1,6 +1,7 @@
 """What all figures share: names, colours, lines with bands, bars with whiskers. Means over seeds, and their range."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
+from gradwire.core.records.atomic import write_atomically
 from gradwire.pictures.plot import DASHED
 
 NAMES = {
@@ -33,6 +35,17 @@ def sheet(height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, 
     """Return a figure and its panels, as `Figure.subplots` returns them."""
     figure = Figure((width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, **how)
+
+
+def rate_of(gbit: float) -> str:
+    """Return a bandwidth as text."""
+    return f"{gbit:g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
+
+
+def save(figure: Figure, path: Path, dpi: int = 100, **how: Any) -> None:
+    """Write a picture, whole or not at all."""
+    with write_atomically(path) as unfinished:
+        figure.savefig(unfinished, dpi=dpi, **how)
 
 
 def line(axes: Axes, rows: pd.DataFrame, x: str, y: str, by: str | None = None, **style: Any) -> None:

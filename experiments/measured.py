@@ -1,7 +1,6 @@
 """The results as tidy tables: notebooks, figures and READMEs are made from these, and these from results/."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,18 +10,15 @@ import pandas as pd
 
 from experiments import cases
 from experiments.cases import FAMILY, LOST_UPDATES, Comparison, Family, Setup
-from experiments.experiment import Experiment
+from experiments.grid import KEPT, Experiment
 from experiments.real import TIMELINE, Measured, Runs
 from experiments.simulated import Rows, so_far
 from experiments.text_cases import SELDOM, TEXT, LanguageModel, LowCommunication
 from experiments.virtual_cases import CODED, METHODS, Cluster, Compression, WholeFamily
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.machine import machine
 from gradwire.core.records.tables import finished_epochs, phase_times, totals, workers
 from strategies import Strategy
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
 PREDICTION = Path("benchmarks") / "prediction.json"
 CLUSTER, WHOLE = "cluster", "whole_family"
 KINDS: dict[str, type[Experiment]] = {
@@ -76,14 +72,6 @@ class Servers(Results):
 def folder(directory: str | Path | None = None) -> Path:
     """Return where the results are: `directory`, what $EXPERIMENT_RESULTS names, or those of the repository."""
     return Path(directory or os.environ.get("EXPERIMENT_RESULTS") or KEPT)
-
-
-def hardware(device: str) -> str:
-    """Return the name of the folder for results of this machine's `device`: cpu or cuda."""
-    here = machine()
-    gpus, cores = here["gpus"], here["cores"]
-    name = f"{len(gpus)} {gpus[0]}" if device == "cuda" else f"{here['cpu']} {cores} cores"
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def comparison(*names: str, directory: str | Path | None = None) -> Results:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Experiment, Store, attempt, diverged
+from experiments.grid import Experiment, Store, attempt, diverged
 from gradwire import Options, names, run
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce

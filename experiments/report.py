@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradwire.core.records.interrupts import end_while_loading
+from gradwire.ending import end_while_loading
 
 FINISHED = "what was finished is written"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
@@ -31,10 +31,11 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from tqdm import tqdm
 
-from experiments import cases, draw_measured, draw_text, draw_virtual, measured, tables
+from experiments import cases, draw_measured, draw_virtual, drawing, measured, tables
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Setup
 from experiments.draw_measured import overview, scaling, timelines
-from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE, Results, comparison
+from experiments.grid import KEPT, ROOT
+from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE, Results, comparison
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED
 from gradwire.command_line import guarded, parse
@@ -48,10 +49,9 @@ PICTURES: dict[str, Callable[[Any], Figure]] = {  # the summary of each experime
     "param_server": partial(overview, compared=cases.SERVER, sent=cases.SERVERS),
     "ring_all_reduce": partial(overview, compared=cases.RING, sent=cases.TRAFFIC),
     "scaling": scaling, FAMILY: draw_measured.servers, CLUSTER: draw_virtual.cluster,
-    CODED: draw_virtual.summary, WHOLE: draw_virtual.family, TEXT: draw_text.text,
-    SELDOM: draw_text.seldom,
+    CODED: draw_virtual.summary, WHOLE: draw_virtual.family, TEXT: draw_virtual.text,
+    SELDOM: draw_virtual.seldom,
 }  # fmt: skip
-_TABLE = re.compile(r"(<!-- results: [^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ def with_table(text: str, results: Results, shown: Sequence[Setup]) -> str:
     """Return a Markdown text with the table of some setups, and the provenance, between its two marks."""
     table = tables.markdown(tables.comparison(results, shown))
     provenance = measured.provenance(results).replace("\n", "\n    ")
-    text, n = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n\n    {provenance}\n\n{found[2]}", text)
-    assert n == 1, "there is one place for the table"
-    return text
+    return tables.replace_marked(text, "results", f"{table}\n\n    {provenance}")
 
 
 def complete(folder: Path) -> list[str]:
@@ -131,12 +129,11 @@ def main(settings: Settings) -> None:
     for path, make in bar:
         bar.set_description(str(path.relative_to(ROOT)))
         shown = make()
+        if isinstance(shown, Figure):
+            drawing.save(shown, path)
+            continue
         with write_atomically(path) as temporary:
-            if isinstance(shown, Figure):
-                shown.savefig(temporary, dpi=100)
-            else:
-                text = shown if isinstance(shown, str) else nbformat.writes(shown) + "\n"
-                temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(shown if isinstance(shown, str) else nbformat.writes(shown) + "\n", encoding="utf-8")
     if "ring_all_reduce" in there:
         draw_ring.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:

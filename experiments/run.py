@@ -15,34 +15,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gradwire.core.records.interrupts import end_while_loading
+from gradwire.ending import end_while_loading
 
-FINISHED = "finished runs are kept, and the same command continues from there"
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
-    end_while_loading(FINISHED)
+    end_while_loading("finished runs are kept, and the same command continues from there")
 
-import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments import tables
 from experiments.cases import COMPARED
-from experiments.experiment import Experiment, Store, attempt
-from experiments.measured import hardware, of_size
+from experiments.grid import FINISHED, Count, Experiment, hardware
+from experiments.measured import of_size
 from experiments.real import Runs
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
 from gradwire import Options
 from gradwire.command_line import guarded, parse
 from gradwire.core.records.atomic import check_writable_by
-from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.machine import machine
+from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
 from gradwire.core.workloads import datasets
@@ -74,27 +69,6 @@ class Settings:
     """auto (cuda if there is a GPU), cpu or cuda."""
 
 
-@dataclass
-class _Count:
-    """What was done: runs made, there already, and failed."""
-
-    made: int = 0
-    there: int = 0
-    failed: list[str] = field(default_factory=list)
-
-    def collect(self, jobs: Iterable[tuple[str, Any, Any]], n: int) -> None:
-        """Call each job's function with its result; report what failed, and continue."""
-        bar = tqdm(jobs, total=n, unit="run", disable=not n)
-        for name, keep, result in bar:
-            bar.set_description(name)
-            kept = result if isinstance(result, Exception) else attempt(partial(keep, result))
-            if isinstance(kept, Exception):
-                self.failed.append(name)
-                bar.write(f"failed: {name}: {' '.join(str(kept).split())}", file=sys.stderr)
-            else:
-                self.made += 1
-
-
 def main(settings: Settings) -> None:
     """Make the runs that are not there yet. Raises UsageError; RunFailed at the end if a run failed."""
     if settings.results_dir == "":
@@ -112,8 +86,9 @@ def main(settings: Settings) -> None:
     measured = [one for one in kept.values() if isinstance(one, Runs)]  # which share runs
     for name in chosen:
         if experiments[name].missing(directory):
-            _refuse_another_machine(measured if kept[name] in measured else [kept[name]])
-    common, count = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}, _Count()
+            for store in measured if kept[name] in measured else [kept[name]]:
+                store.refuse_another_machine()
+    common, count = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}, Count()
 
     def make(experiment: Experiment, store: Any, runs: list[Any]) -> bool:
         """Make the runs that are not there, nor in another store; return whether all are there."""
@@ -139,19 +114,7 @@ def main(settings: Settings) -> None:
     rows = {"runs made": count.made, "there already": count.there, "failed": len(count.failed)}
     print(aligned([(name, str(n)) for name, n in rows.items()], left=1))
     print(f"results in {directory}; what is there is not made again, unless its file is deleted")
-    if count.failed:
-        named = ", ".join(count.failed[:3]) + (", ..." if len(count.failed) > 3 else "")
-        raise RunFailed(f"{len(count.failed)} of {count.made + len(count.failed)} runs failed: {named}")
-
-
-def _refuse_another_machine(stores: Iterable[Store]) -> None:
-    here = json.loads(json.dumps(machine()))
-    for kept in stores:
-        if changed := [name for name, value in here.items() if kept.facts["machine"].get(name) != value]:
-            raise UsageError(
-                f"--results_dir: {kept.paths[1]} was measured with another {', '.join(changed)}; "
-                "name another folder, or delete the results of all experiments and measure them again"
-            )
+    count.check()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.experiment import Experiment, Store, attempt, diverged
+from experiments.grid import Experiment, Store, attempt, diverged
 from gradwire import Options, run
 from gradwire.core.records.atomic import AnyPath
 from gradwire.core.records.errors import RunFailed, UsageError

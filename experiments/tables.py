@@ -1,6 +1,7 @@
 """The tables of the notebooks and READMEs, as text: mean ± standard deviation over the seeds."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -8,12 +9,11 @@ from typing import Any
 import pandas as pd
 
 from experiments.cases import SEEDS, Setup
-from experiments.draw_virtual import rate_of
-from experiments.drawing import NAMES
+from experiments.drawing import NAMES, rate_of
 from experiments.measured import Results, pick, ratio_to, seconds_to
 from experiments.simulated import ACCURACY, BITS, CASE, REAL, Rows, by_score, score_of
 from experiments.text_cases import BATCH_OF_TWO, SPEED, at, networks_of
-from experiments.virtual_cases import GBIT, TUNED_AT, Compression
+from experiments.virtual_cases import BY_DENSITY, GBIT, TUNED_AT, Compression
 from gradwire.core.records.events import PHASES
 from gradwire.core.records.tables import SERVER
 from gradwire.language.text import CONTEXT
@@ -27,6 +27,14 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of text as a Markdown table, the first one its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def replace_marked(text: str, name: str, made: str) -> str:
+    """Return a Markdown text with what was `made` between its two marks of a name."""
+    place = rf"(<!-- {name}: [^>]*-->\n).*?(<!-- end of {name} -->)"
+    text, n = re.subn(place, lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text, flags=re.DOTALL)
+    assert n == 1, "there is one place for it"
+    return text
 
 
 def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0) -> str:
@@ -224,6 +232,13 @@ OVERLAP: Layout = {"workers": "workers", "gbit": "Gbit/s"}, {
     **_where("name", {"seconds: overlapped ring": "overlapped ring", "ring": "ring", "none": "none"}, _SECONDS),
     "of what the ring adds, saved, %": _saved,
 }  # fmt: skip
+
+
+def by_density(methods: Rows) -> pd.DataFrame:
+    """Return the last rows of GD and DGS at each density (`percent`)."""
+    rows = methods.of("density", "final", workers=TUNED_AT)
+    rows = rows[rows["name"].isin(BY_DENSITY)].sort_values(["name", "density"], ascending=[False, True])
+    return rows.assign(percent=100 * rows["density"])
 
 
 def on_text(rows: Rows) -> Table:

@@ -31,6 +31,9 @@ COMMANDS = {
         "staleness": ("gradwire.pictures.staleness", "show how old the gradients were"),
         "why": ("gradwire.diagnosis.why", "tell where and why two runs differ"),
     },
+    "Write your own": {
+        "new": ("gradwire.new", "write the file of a strategy or codec, and its test"),
+    },
     "Models and data": {
         "generate": ("gradwire.language.generate", "let a saved language model continue a text"),
         "sample_images": ("gradwire.images.sample_images", "write a small folder of images to train on"),
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(name: str, module: str, arguments: Sequence[str]) -> int:
     """Import the module of a command and call its `main`. An interrupt while it loads ends the process in one line."""
-    from gradwire.core.records.interrupts import end_while_loading
+    from gradwire.ending import end_while_loading
 
     end_while_loading("the scores so far are written" if name == "evaluate" else _NOTHING)
     if name == "train":
@@ -111,7 +114,7 @@ def help_text() -> str:
 
 
 def _print(text: str) -> int:
-    from gradwire.core.records.interrupts import exit_code_of, unread_output_is_no_error
+    from gradwire.ending import exit_code_of, unread_output_is_no_error
 
     with unread_output_is_no_error() as output:
         print(text)
@@ -133,8 +136,9 @@ def _before_training(arguments: Sequence[str]) -> int | None:
     from gradwire.core.launchers import preload, warm_up
     from gradwire.core.launchers.sockets import remove_folder
     from gradwire.core.records.errors import RunFailed, UsageError
-    from gradwire.core.records.interrupts import end_while_loading, guarded, interrupts_wait
+    from gradwire.core.records.interrupts import interrupts_wait
     from gradwire.early_arguments import check_names, listed
+    from gradwire.ending import end_while_loading, guarded
 
     end_while_loading(_NOTHING, remove_folder)
     try:

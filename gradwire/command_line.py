@@ -28,16 +28,16 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from gradwire.core.records.arguments import read_options, value_of
+from gradwire.arguments import read_options, value_of
 from gradwire.core.records.errors import UsageError, nearest
-from gradwire.core.records.interrupts import guarded as guarded
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.forms import describe
 from gradwire.core.training.run import run
-from gradwire.core.training.short_help import FIRST, help_of, is_asked_for, short_help
 from gradwire.early_arguments import listed
+from gradwire.ending import guarded as guarded
 from gradwire.names import class_of, default_name, owners_of
 from gradwire.options import Options, option_names
+from gradwire.short_help import FIRST, help_of, is_asked_for, short_help
 from gradwire.strategies import INSTEAD
 from gradwire.wings import WINGS
 

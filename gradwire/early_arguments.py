@@ -1,42 +1,32 @@
-"""The names of strategies and codecs, read from their tables without loading torch: typos are refused at once."""
+"""The names of strategies and codecs, known without loading torch: typos are refused at once."""
 
-import ast
 from collections.abc import Sequence
-from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-from gradwire.core.records.arguments import check_name, value_of
+from gradwire.arguments import check_name, value_of
 
-_PROJECT = Path(__file__).resolve().parents[1]
-CATALOGUE = _PROJECT / "strategies" / "catalogue.txt"
+CATALOGUE = Path(__file__).resolve().parents[1] / "strategies" / "catalogue.txt"
 """The text of `--list`, which `python -m docs.pages` makes."""
-_TABLES = {"strategies": "FAMILIES", "gradwire/compression": "CLASSES"}
+_TABLES = {"--strategy": ("gradwire.strategies", "STRATEGIES"), "--codec": ("gradwire.compression", "CODECS")}
 
 
-@cache
-def names(package: str) -> list[str]:
-    """Return the names of the table in this folder of the project, those of the modules; none without the folder."""
-    file = _PROJECT / package / "__init__.py"
-    if not file.exists():
-        return []
-    assigned = (node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.AnnAssign))
-    value = next(node.value for node in assigned if ast.unparse(node.target) == _TABLES[package])
-    table = ast.literal_eval(ast.unparse(value)) if value else {}
-    places = (
-        [place for group in table.values() for place in group.values()] if package == "strategies" else table.values()
-    )
-    return [place.rpartition(".")[2] for place in places]
+def names(option: str) -> list[str]:
+    """Return the names that --strategy or --codec may have; none without the wing that has their table."""
+    module, table = _TABLES[option]
+    return list(getattr(import_module(module), table)) if find_spec(module) else []
 
 
 def check_names(arguments: Sequence[str]) -> None:
     """Check the names that --strategy and --codec give on a command line. Raises UsageError."""
-    for option, package in (("--strategy", "strategies"), ("--codec", "gradwire/compression")):
+    for option in _TABLES:
         if name := value_of(option, arguments):
-            check_name(option, name, names(package), option == "--strategy")
+            check_name(option, name, names(option), option == "--strategy")
 
 
 def listed() -> str | None:
     """Return the text of `--list`; None if a name of the tables is not in it, so that it has to be made anew."""
     text = CATALOGUE.read_text(encoding="utf-8") if CATALOGUE.exists() else ""
     starts = [line.removeprefix("--codec ").split("  (")[0] for line in text.splitlines() if "  (" in line]
-    return text.rstrip() if set(starts) >= {*names("strategies"), *names("gradwire/compression")} else None
+    return text.rstrip() if set(starts) >= {name for option in _TABLES for name in names(option)} else None

@@ -9,16 +9,20 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.core.records.arguments import check_name
+from gradwire.arguments import check_name
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.training.checks import check_class
-from gradwire.core.workloads.lookup import check_recorded_code, import_user_object
+from gradwire.core.workloads.lookup import import_user_object
 from gradwire.options import Options
 from gradwire.strategies import STRATEGIES
+
+NAMING_CODE = ("strategy", "dataset", "model", "task", "optimizer")
+"""The options that may name yourmodule:something."""
 
 
 def strategy_class(name: str) -> type[Strategy]:
@@ -111,6 +115,29 @@ def options_from(
         own = [option.name for option in dataclasses.fields(kind) if option.name in values]
         chosen[of] = kind(**{name: values.pop(name) for name in own})
     return Options(**chosen, **values)
+
+
+def check_recorded_code(recorded: Mapping[str, Any], where: object, given: Mapping[str, str | None]) -> None:
+    """Check that the user trusts the code that the recorded options name.
+
+    Trusted are modules that lie directly in the current folder, this package's own, and what is `given` by name on the
+    command line. Raises UsageError, naming `where`; nothing has been imported then.
+    """
+    for option in NAMING_CODE:
+        name = recorded.get(option)
+        if not isinstance(name, str) or ":" not in name or name == given.get(option):
+            continue
+        module = name.partition(":")[0]
+        if module == "__main__":
+            raise UsageError(f"{where}: names {name!r}, of the script or notebook that made the run; go on from there")
+        is_here = module.isidentifier() and any(
+            Path(file).is_file() for file in (f"{module}.py", f"{module}/__init__.py")
+        )
+        if not is_here and not module.startswith("gradwire."):
+            raise UsageError(
+                f"{where}: names the code {name!r}, which is no file of the current folder; "
+                f"if you trust it, name it by --{option}"
+            )
 
 
 @contextmanager

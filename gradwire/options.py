@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from gradwire.diagnosis.wing import DiagnosisOptions
     from gradwire.networks.wing import LinkOptions
     from gradwire.pictures.wing import PictureOptions
+    from gradwire.stragglers.wing import StragglerOptions
 
-    class _Panels(CheckpointOptions, CodecOptions, DiagnosisOptions, LinkOptions, PictureOptions):
+    class _Panels(CheckpointOptions, CodecOptions, DiagnosisOptions, LinkOptions, PictureOptions, StragglerOptions):
         """The panels of all wings."""
 else:
     _PANELS = [wing.panel for wing in WINGS if wing.panel]

@@ -3,8 +3,10 @@
 import gc
 
 from gradwire import options
+from gradwire.core.launchers import rank_process
 from gradwire.core.training import loop
+from gradwire.core.transports import shared_memory
 
-__all__ = ["loop", "options"]
+__all__ = ["loop", "options", "rank_process", "shared_memory"]
 
 gc.freeze()  # no rank looks for garbage in what was loaded

@@ -7,7 +7,7 @@ https://gradescope-autograders.readthedocs.io/en/latest/specs/.
 import sys
 
 if __name__ == "__main__":
-    from gradwire.core.records.interrupts import end_while_loading
+    from gradwire.ending import end_while_loading
 
     end_while_loading("nothing was written")  # what follows takes seconds to load
 

@@ -18,7 +18,8 @@ if __name__ == "__main__":
         print(hole)
         sys.exit(1)
 
-    from gradwire.core.records.interrupts import end_while_loading, interrupts_wait
+    from gradwire.core.records.interrupts import interrupts_wait
+    from gradwire.ending import end_while_loading
 
     end_while_loading("nothing was written")  # what follows takes seconds to load, in which Ctrl-C may come
     from gradwire.core.launchers import preload, warm_up
@@ -47,8 +48,9 @@ from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_lin
 from lessons.judge import REFERENCES, Game
 from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS
+from lessons.points import OF_OTHERS, best_of, judged_right
 from lessons.processes import play_apart, play_on_processes
-from lessons.report import Report, judged_right, picture_bytes
+from lessons.report import Report, picture_bytes
 from lessons.source import Source
 from lessons.submissions import find_file
 
@@ -98,23 +100,27 @@ def find_lab(name: str) -> Lab:
 
 def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: None) -> Report:
     """Run all cases, that of the score, and that on real processes, until the first fault; `tell` how each has gone."""
-    (run, fault, left_out), printed = play_apart(lab, source, tell)
+    played, printed = play_apart(lab, source, tell)
+    run, fault, left_out, right, parts = played
     if not fault:
         tell(f"right, {lab.real.n} real processes: ")
-        fault = play_on_processes(lab, source)
+        fault, right = play_on_processes(lab, source), judged_right(lab, lab.real)
     tell("not yet right\n" if fault else "right\n")
     reference = run_solution(lab, run)
     if fault:
         verdict = f"{fault}{first(lab.comment(fault.kind, run))}"
-        return Report(lab, fault.kind, verdict, (), run, reference, printed, judged_right(lab, run.case))
+        begun = best_of(lab, run.case, right, parts)
+        return Report(lab, fault.kind, verdict, (), run, reference, printed, right, begun)
     figures = lab.figures(run, reference)
     missed = [one for one in figures if not one.is_best]
     kind, verdict = "right", "right, and as good as is known"
     if missed:
-        kind, verdict = "costly", f"right, but not the best. {lab.advise(run, missed)}"
+        other = lab.is_other(run)
+        kind, verdict = "costly", f"right, but not the best. {other}{lab.advise(run, missed)}"
+        parts = {"the results": OF_OTHERS} if other else {}
     if left_out:
         verdict = f"{verdict}; {left_out}"
-    return Report(lab, kind, verdict, figures, run, reference, printed)
+    return Report(lab, kind, verdict, figures, run, reference, printed, (), parts)
 
 
 def run_solution(lab: Lab, run: Run) -> Run:

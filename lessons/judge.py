@@ -22,8 +22,9 @@ from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.ranks import Deadlock
 from gradwire.virtual_time.transport import Simulated
-from lessons.lab import BANDWIDTH, LATENCY, SPOILED, Case, Fault, Lab, Run, Sent, Vectors, first
+from lessons.lab import BANDWIDTH, LATENCY, Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.source import Source
+from lessons.values import SPOILED
 
 REFERENCES = Path(__file__).parent / "references"  # by a release: the solutions' runs, in place of the solutions
 RANK: ContextVar[int] = ContextVar("rank", default=0)  # whose code runs

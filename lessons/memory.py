@@ -13,6 +13,7 @@ import torch
 
 from gradwire.core.transports.base import Transport
 from gradwire.sharding import blocks
+from gradwire.sharding.passes import take_gradients
 from strategies import FullySharded
 
 
@@ -89,7 +90,7 @@ class Mine(FullySharded):
         mine, self.total = self.mine[block], n * self.transport.world_size
         with self.transport.recorder.holding("gradients"):
             mine.gradients = self.x.new_empty(block.n)
-            self.replica.take_gradients(block, mine.gradients)
+            take_gradients(self.replica, block, mine.gradients)
             self.reduce_block(self.transport, mine)
         assert mine.own_gradients is not None, "the check has seen it"
         self.g[block.place] = mine.own_gradients

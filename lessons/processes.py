@@ -9,7 +9,7 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
@@ -20,10 +20,12 @@ from gradwire.core.launchers import launch, preload
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.base import PeerLost, Transport
 from lessons.judge import RANK, Game, draw
-from lessons.lab import Fault, Lab, Run, counted, first, is_spoiled
+from lessons.lab import Case, Fault, Lab, Run, counted, first
 from lessons.labs import LABS
+from lessons.points import judged_right, parts_right
 from lessons.sandbox import forbid_processes
 from lessons.source import Source
+from lessons.values import is_spoiled
 
 _COMPUTING_S = 8.0  # of a processor, for the student's code in one case, or order: a right solution needs some tenths
 _LONGEST_S = 30.0  # for code that sleeps, or waits for what never comes
@@ -49,6 +51,8 @@ class Played(NamedTuple):
     run: Run
     fault: Fault | None = None
     left_out: str = ""
+    right: tuple[str, ...] = ()  # the functions that are right
+    parts: Mapping[str, float] = {}  # of those that are not: what is right in them, as shares of the lab
 
 
 class OutOfTime(BaseException):
@@ -64,12 +68,15 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[P
     runs: list[Run] = []
     printed: list[str] = []
     now = ""
+    found: Played | None = None
 
-    def on_report(_: int, news: Run | Begins | str) -> None:
-        nonlocal now
+    def on_report(_: int, news: Run | Begins | Played | str) -> None:
+        nonlocal now, found
         match news:
             case str():
                 printed.append(news)
+            case Played():
+                found = news
             case Begins():
                 now = news.what
                 if now == _ORDERS:
@@ -81,39 +88,32 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[P
     try:
         (played,) = _launch(lab, source, on_report)
     except Fault as ended:
-        played = Played(runs[-1], Fault(ended.kind, f"{now}: {ended}" if now else str(ended)))
+        fault = Fault(ended.kind, f"{now}: {ended}" if now else str(ended))
+        played = found or Played(runs[-1], fault, right=judged_right(lab, runs[-1].case))
     return played, "".join(printed)
 
 
 def play_cases(
-    lab: Lab, source: Source, report: Callable[[Run], None], begin: Callable[[str], None] = lambda what: None
+    lab: Lab, source: Source, report: Callable[[Run | Played], None], begin: Callable[[str], None] = lambda what: None
 ) -> Played:
-    """Play all cases, then a small one in all orders, up to the first fault.
+    """Play all cases, then a small one in all orders, up to the first fault, and what is for other functions behind it.
 
-    Report each case before it is played. Each rank loads the functions for itself, so that none sees another's globals.
-    `begin` is called with what runs the student's code, in words, whenever that begins, and with "" when it has ended.
+    Report each case before it is played, and the first fault. Each rank loads the functions for itself, so that none
+    sees another's globals. `begin` is called with what runs the student's code, in words, whenever that begins, and
+    with "" when it has ended.
     """
     yours: list[SimpleNamespace] = []
-    for case in (*lab.cases, lab.scored):
+    cases = (*lab.cases, lab.scored)
+    for i, case in enumerate(cases):
         run = draw(lab, case)
         report(run)
-        try:
-            begin("import of your functions")
-            for rank in range(len(yours), case.n):
-                RANK.set(rank)
-                yours.append(source.load(lab.functions))
-            begin(str(case))
-            Game(lab, yours, run, source).play()
-            wrong = first(lab.examine(yours, run))
-            begin("")
-            if wrong := wrong or first(lab.find_faults(run)):
-                is_nan = any(is_spoiled(vector) for result in run.results for vector in result.values())
-                raise Fault("wrong", wrong + _SPOILED * is_nan)
-            if run.damage:
-                raise Fault("damage", run.damage)
-        except Fault as fault:
-            begin("")
-            return Played(run, fault)
+        if fault := _play(lab, source, yours, run, begin):
+            right = judged_right(lab, case)
+            played = Played(run, fault, "", right, parts_right(lab, run, fault, right))
+            report(played)
+            if fault.kind not in ("import", "missing"):
+                played = played._replace(right=_also_right(lab, source, yours, cases[i:], right, begin))
+            return played
     begun = time.process_time()
 
     def load() -> SimpleNamespace:
@@ -130,8 +130,48 @@ def play_cases(
     begin("")
     if found and found.counterexample:
         text = f"right in these runs, but not in every order: {found.counterexample.text()}"
-        return Played(run, Fault("orders", text))
+        return Played(run, Fault("orders", text), right=judged_right(lab, run.case))
     return Played(run, left_out=left_out)
+
+
+def _play(
+    lab: Lab, source: Source, yours: list[SimpleNamespace], run: Run, begin: Callable[[str], None]
+) -> Fault | None:
+    """Play one case by the functions of each rank, which are loaded for those that have none; return the fault."""
+    try:
+        begin("import of your functions")
+        for rank in range(len(yours), run.case.n):
+            RANK.set(rank)
+            yours.append(source.load(lab.functions))
+        begin(str(run.case))
+        Game(lab, yours, run, source).play()
+        wrong = first(lab.examine(yours, run))
+        begin("")
+        if wrong := wrong or first(lab.find_faults(run)):
+            is_nan = any(is_spoiled(vector) for result in run.results for vector in result.values())
+            raise Fault("wrong", wrong + _SPOILED * is_nan + source.explain_new_tensor(lab.changed, wrong))
+        if run.damage:
+            raise Fault("damage", run.damage)
+    except Fault as fault:
+        return fault
+    finally:
+        begin("")
+    return None
+
+
+def _also_right(lab: Lab, source: Source, yours: list[SimpleNamespace], cases: Sequence[Case], right: Sequence[str],
+                begin: Callable[[str], None]) -> tuple[str, ...]:  # fmt: skip
+    """Return which functions are right, also by those of these cases that are for others than the first one's."""
+    wrong = {lab.function_of(cases[0]), ""}
+    apart = [case for case in cases[:-1] if not case.until and lab.function_of(case) not in wrong]
+    if "" in map(lab.function_of, cases[:1]):
+        return tuple(right)
+    with redirect_stdout(None), redirect_stderr(None):  # what it prints has been shown
+        for case in apart:
+            if lab.function_of(case) not in wrong and _play(lab, source, yours, draw(lab, case), begin):
+                wrong.add(lab.function_of(case))
+    found = {lab.function_of(case) for case in apart} - wrong
+    return tuple(name for name in lab.functions if name in found or name in right)
 
 
 def play_on_processes(lab: Lab, source: Source) -> Fault | None:

@@ -4,14 +4,15 @@ import base64
 import html
 import io
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
-from lessons.lab import Case, Figure, Lab, Run, counted
+from lessons.lab import Figure, Lab, Run, counted
 
 FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
 _MOST = 200  # messages that are drawn of a run
@@ -36,7 +37,8 @@ class Report:
     yours: Run | None = None  # what the picture shows
     reference: Run | None = None
     printed: str = ""
-    right_functions: tuple[str, ...] = ()  # of wrong ones: those that were judged right before the first fault
+    right_functions: tuple[str, ...] = ()  # of a wrong lab
+    parts: Mapping[str, float] = field(default_factory=dict)  # what else is right: its share of the points for results
 
     @property
     def right(self) -> bool:
@@ -50,14 +52,19 @@ class Report:
 
     @property
     def points(self) -> int:
-        """0 to 100: 60 if all results are right, and the rest in equal parts for each figure at the best known.
-
-        Else of the 60 the share of the functions that are right.
-        """
+        """0 to 100: those for results and, if all are right, the rest in equal parts for each figure at the best."""
         if not self.right:
-            return FOR_RIGHT * len(self.right_functions) // len(self.lab.functions)
+            return self.for_results
         met = sum(one.is_best for one in self.figures)
-        return FOR_RIGHT + round((100 - FOR_RIGHT) * met / len(self.figures))
+        return self.for_results + round((100 - FOR_RIGHT) * met / len(self.figures))
+
+    @property
+    def for_results(self) -> int:
+        """Of the points 60 if all results are right, else the share of the functions, and of their parts, that are."""
+        if self.right and not self.parts:
+            return FOR_RIGHT
+        share = len(self.right_functions) / len(self.lab.functions) + sum(self.parts.values())
+        return int(FOR_RIGHT * share + 1e-6)
 
     @cached_property
     def picture(self) -> Picture | None:
@@ -69,11 +76,15 @@ class Report:
     # For people
 
     def __repr__(self) -> str:
-        parts = f", for {', '.join(self.right_functions)}" if self.right_functions else ""
-        lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100{parts}"]
+        lines = [f"{self.lab.name}: {self.verdict}", *self._rows(), f"points: {self.points} of 100{self._for}"]
         if self.printed:  # first, so that nothing can follow the verdict
             lines = [*self.printed.splitlines(), "", *lines]
         return "\n".join(lines)
+
+    @property
+    def _for(self) -> str:
+        what = () if self.right else (*self.right_functions, *self.parts)
+        return f", for {', '.join(what)}" if what else ""
 
     def _rows(self) -> list[str]:
         if not self.figures:
@@ -88,7 +99,7 @@ class Report:
         colour = "#2a7d46" if self.passed else "#a76a00" if self.right else "#b3261e"
         word = "right" if self.passed else "right, but not the best" if self.right else "not yet"
         verdict = html.escape(self.verdict).replace("\n", "<br>")
-        head = f'<p><b style="color:{colour}">{word}, {self.points} of 100 points.</b> {verdict}</p>'
+        head = f'<p><b style="color:{colour}">{word}, {self.points} of 100 points{self._for}.</b> {verdict}</p>'
         parts = [head, *(f"<pre>{html.escape(text)}</pre>" for text in ("\n".join(self._rows()), self.printed) if text)]
         if self.picture is not None:
             if self.kind == "wrong" and self._schedule(self.yours) == self._schedule(self.reference):
@@ -109,7 +120,7 @@ class Report:
         facts = {
             "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
             "passed": self.passed, "points": self.points, "case": str(self.lab.scored),
-            "right_functions": self.right_functions,
+            "right_functions": self.right_functions, "parts": self.parts,
             "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
         }  # fmt: skip
         return json.dumps(facts, indent=1) + "\n"
@@ -123,7 +134,7 @@ class Report:
 
         left = 100 - FOR_RIGHT
         tests = [test("right", self.right, FOR_RIGHT, self.verdict)]
-        tests[0]["score"] = min(self.points, FOR_RIGHT)
+        tests[0]["score"] = self.for_results
         if self.right:
             tests += [test(one.name, one.is_best, left / len(self.figures),
                            f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}")
@@ -132,15 +143,6 @@ class Report:
             text = "counted when the results are right"
             tests.append({"name": "cost", "score": 0, "max_score": left, "output": text})
         return json.dumps({"score": self.points, "output": str(self), "tests": tests}, indent=1) + "\n"
-
-
-def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
-    """Return the functions whose own cases all come before this one, or one behind `lab.cases`."""
-    whole = lab.whole or lab.functions[-1]
-    is_for = [one.function or one.until or whole for one in lab.cases]
-    begin = lab.cases.index(case) if case in lab.cases else len(lab.cases)
-    before, behind = is_for[:begin], is_for[begin:] or [whole]
-    return tuple(name for name in lab.functions if name in before and name not in behind)
 
 
 def shown(value: float) -> str:

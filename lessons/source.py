@@ -1,9 +1,11 @@
 """A student's functions: where they are, how they are loaded, and the Fault for what they raise."""
 
+import ast
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +19,22 @@ from lessons.lab import Fault
 
 _NAME = "your_file"  # of the module that a student's file is run as
 _LONGEST = 1000  # characters of a student's text
+_VIEWS = ("view", "view_as", "reshape", "flatten", "detach", "squeeze", "unsqueeze", "contiguous", "narrow", "ravel")
+# What is said beside the commonest exceptions: a part of their text, and a part of the student's line.
+_HINTS = (
+    ("'tuple' object does not support item assignment", "+=", "a tuple's elements are not assigned: add in place, "
+     "chunks[i].add_(received.vector)"),
+    ("'tuple' object does not support item assignment", "", "a tuple's elements are not assigned: write into the "
+     "tensor, chunks[i].copy_(...)"),
+    ("Message", "", "recv returns a message; the tensor in it is received.vector"),
+    ("The size of tensor", "", "the two differ in length: are they chunks of the same number?"),
+    ("list indices must be integers", "", "`/` gives a float; `//` divides whole numbers"),
+    ("tuple indices must be integers", "", "`/` gives a float; `//` divides whole numbers"),
+    ("tuple index out of range", "", "chunks are numbered 0 .. N - 1: take the number mod N; torch.tensor_split gives "
+     "N of them, torch.chunk may give fewer"),
+    ("required positional argument: 'tag'", "", "a message has a tag: isend(tensor, dst, tag), recv(src, tag)"),
+    ("'NoneType' object has no attribute", "", "what works in place returns None: use the vector itself"),
+)  # fmt: skip
 
 
 @lru_cache
@@ -93,4 +111,39 @@ class Source:
             return Fault("import", f"cannot be imported: {text}" + (f", {at}" if own else ""))
         if isinstance(error, NotImplementedError) and (not own or "raise NotImplementedError" in at):
             return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {str(error)[:_LONGEST] or 'a hole'}")
-        return Fault("raised", f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}")
+        hints = [f"; {hint}" for part, line, hint in _HINTS if own and part in text and line in at][:1]
+        return Fault(
+            "raised", "".join([f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}", *hints])
+        )
+
+    def explain_new_tensor(self, names: Collection[str], verdict: str) -> str:
+        """Return which line gives a parameter of these names, which is to change in place, to a new tensor made of it.
+
+        Nothing if the `verdict` says something of new tensors already.
+        """
+        for file, text in self.texts.items() if "new tensor" not in verdict else ():
+            with suppress(SyntaxError, ValueError, RecursionError):  # of a cell with what only IPython reads
+                for line, name in _rebound(ast.parse(text), names):
+                    return (f"; {self.place(file, line)} makes a new tensor, and the caller's {name} stays as it is: "
+                            f"change it in place, {name}.copy_(...)")  # fmt: skip
+        return ""
+
+
+def _rebound(tree: ast.Module, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the lines that assign to a parameter of a function by one of these names what is computed from it."""
+    for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
+        own = {argument.arg for argument in function.args.args}.intersection(names)
+        for node in ast.walk(function):
+            match node:
+                case ast.Assign(targets=[ast.Name(name)], value=value) if name in own and _is_new(value):
+                    if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(value)):
+                        yield node.lineno, name
+
+
+def _is_new(value: ast.expr) -> bool:
+    """Whether an expression makes a new tensor: not by a method in place, or one that gives a view."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr=method), keywords=keywords):
+            in_place = method.endswith("_") or any(one.arg == "out" for one in keywords)
+            return not in_place and method not in _VIEWS
+    return isinstance(value, ast.BinOp)

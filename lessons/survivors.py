@@ -8,7 +8,8 @@ import torch
 
 from gradwire.core.transports.base import Transport
 from lessons.judge import launch
-from lessons.labs.lost_updates import LONGEST_S, SERVER, serve
+from lessons.labs.lost_updates import LONGEST_S, serve
+from lessons.labs.lost_updates_words import SERVER
 
 UPDATES = 25  # of each client
 

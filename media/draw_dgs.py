@@ -1,6 +1,6 @@
 """Draw the speed-up of asynchronous training by compression, in virtual time: media/dgs.png.
 
-python media/draw_dgs.py
+python media/draw_dgs.py    # the table goes to results/
 
 Steps of a model of ResNet-18's size are only timed, on torch's meta device. What a step computes is not published; it
 is taken such that the dense server with 16 workers and 1 Gbit/s is as fast as the published one. All else follows.
@@ -11,17 +11,16 @@ Once coding takes no time, and once what one core of the machine in `results/` t
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import drawing, grid
 from gradwire.compression import Codec, NoCodec, TopK
-from gradwire.core.records.atomic import write_atomically
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
@@ -45,22 +44,22 @@ PUBLISHED = (
 )
 """Workers, speed-up, method, marker, label: Yan et al., ICPP 2020, at 1 Gbit/s; the last is over the dense server."""
 COLOURS = {DENSE: "#c25b4e", UP: "#d9903d", BOTH: "#3b6ea5", CODED: "#5a9e6f"}
-COLUMNS = ["bandwidth", "method", "workers", "seconds_a_step", "mb_sent_a_step", "speedup"]
-TABLE = ROOT / "results" / "amd-epyc-2-cores" / "dgs_speedup.csv"
+TABLE, PICTURE = grid.KEPT / "dgs_speedup.csv", grid.ROOT / "media" / "dgs.png"
+CASES = [dict(zip(("bandwidth", "method", "workers"), one, strict=True))
+         for one in product(BANDWIDTHS, METHODS, WORKERS)]  # fmt: skip
 
 
-def measure() -> pd.DataFrame:
-    """Return a row for each method, bandwidth and number of workers: seconds a step of all, and the speed-up."""
-    rows = []
-    for bandwidth, (name, (strategy, codec, coding)), workers in product(BANDWIDTHS, METHODS.items(), WORKERS):
-        options = Options(
-            strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,
-            latency=LATENCY, jitter=JITTER,
-        )  # fmt: skip
-        done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, STEPS, quiet=True)
-        sent, speedup = done.figures()["gb_sent_a_step"] * 1e3, workers * done.compute / done.seconds
-        rows.append((bandwidth, name, workers, done.seconds, sent, speedup))
-    return pd.DataFrame(rows, columns=COLUMNS)
+def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
+    """Return the row of a method at a bandwidth with so many workers: seconds a step of all, and the speed-up."""
+    strategy, codec, coding = METHODS[method]
+    options = Options(
+        strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,
+        latency=LATENCY, jitter=JITTER,
+    )  # fmt: skip
+    done = dry_run(options, ClusterOptions(compute=COMPUTE, coding=coding), None, STEPS, quiet=True)
+    sent, speedup = done.figures()["gb_sent_a_step"] * 1e3, workers * done.compute / done.seconds
+    row = {"bandwidth": bandwidth, "method": method, "workers": workers, "seconds_a_step": done.seconds}
+    return row | {"mb_sent_a_step": sent, "speedup": speedup}
 
 
 def draw(table: pd.DataFrame, axes: Axes, bandwidth: str) -> None:
@@ -82,22 +81,17 @@ def draw(table: pd.DataFrame, axes: Axes, bandwidth: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def main() -> None:
-    """Measure, keep the table, and draw."""
-    table = measure()
+def show(table: pd.DataFrame) -> None:
+    """Print the table, and draw it."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
-    with write_atomically(TABLE) as unfinished:
-        table.to_csv(unfinished, index=False)
-    figure = Figure((10, 5), dpi=110)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = drawing.sheet(5, 1, 2, 10, sharey=True)
     for axes, bandwidth in zip(panels, BANDWIDTHS, strict=True):
         draw(table, axes, bandwidth)
     panels[0].set_ylabel("speed-up over one worker alone")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"Asynchronous server, ResNet-18 (11.7 million parameters), {COMPUTE[:-1]} s of computing a step")
-    figure.tight_layout(rect=(0, 0.17, 1, 1))
-    figure.savefig(Path(__file__).with_name("dgs.png"))
+    drawing.save(figure, PICTURE, 110)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(grid.main(__doc__, TABLE, CASES, measure, show, steps=STEPS))

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import drawing, grid
 from gradwire import Options, run
 from gradwire.core.records.atomic import write_atomically
 from gradwire.diagnosis.memory_use import COLOURS, PARAMETERS, SUFFIX, draw, load_changes
@@ -27,7 +27,7 @@ PANELS: dict[str, Strategy] = {
     "fully_sharded (ZeRO-3)": FullySharded(),
 }
 N, LAYERS, WIDTH = 4, 4, 256
-KEPT = ROOT / "results" / "amd-epyc-2-cores" / "memory.csv.gz"
+KEPT, PICTURE = grid.KEPT / "memory.csv.gz", grid.ROOT / "media" / "memory.png"
 
 
 def measure(name: str) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def main() -> None:
     print(peaks(changes).to_string())
     with write_atomically(KEPT) as unfinished:
         unfinished.write_bytes(gzip.compress(changes.to_csv(index=False).encode(), mtime=0))
-    draw_all(changes).savefig(Path(__file__).with_name("memory.png"))
+    drawing.save(draw_all(changes), PICTURE, 110)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import drawing
 from gradwire.every_order.invariants import ask, chosen
 from gradwire.every_order.problem import LoadsAndStores
 from gradwire.every_order.runs import LR, Case, run_once
@@ -37,7 +36,7 @@ def main() -> None:
         for node in {order[:depth] for order in found}:
             behind = [heights[(*node, rank)] for rank in (0, 1) if (*node, rank) in heights]
             heights[node] = sum(behind) / len(behind)
-    figure, axes = plt.subplots(figsize=(8, 6), layout="constrained")
+    figure, axes = drawing.sheet(6, width=8)
     for node, height in heights.items():
         if node:
             axes.plot([len(node) - 1, len(node)], [heights[node[:-1]], height], color=COLOURS[node[-1]], lw=2, zorder=1)
@@ -57,7 +56,7 @@ def main() -> None:
              title="Two ranks, one step each: all orders in which they read, load and store x")  # fmt: skip
     axes.spines[["left", "top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(Path(__file__).parent / "orders.png", dpi=130)
+    drawing.save(figure, Path(__file__).with_name("orders.png"), 130)
 
 
 if __name__ == "__main__":

@@ -109,16 +109,19 @@ def main() -> None:
     for name in RUNS:
         with write_atomically(PAGES / f"{name}.html") as unfinished:
             unfinished.write_text(pack(make(name), RUNS[name][0]), encoding="utf-8")
-    (PAGES / "README.md").write_text(listed(), encoding="utf-8")
+    with write_atomically(PAGES / "README.md") as unfinished:
+        unfinished.write_text(listed(), encoding="utf-8")
     with chromium() as browser:
         for name, (title, *_) in RUNS.items():
             browser.open(PAGES / f"{name}.html", width=520)
             browser.run("document.querySelector('h2').textContent = arguments[0]", title)
             browser.run("for (const one of document.querySelectorAll('.below, .right')) one.remove()")
             browser.frame()
-            (PAGES / f"{name}.png").write_bytes(browser.element("section").screenshot_as_png)
+            with write_atomically(PAGES / f"{name}.png") as unfinished:
+                unfinished.write_bytes(browser.element("section").screenshot_as_png)
         browser.open(PAGES / "ring.html")
-        (PAGES.parent / "page.png").write_bytes(browser.driver.get_screenshot_as_png())
+        with write_atomically(PAGES.parent / "page.png") as unfinished:
+            unfinished.write_bytes(browser.driver.get_screenshot_as_png())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import drawing
 from gradwire.core.strategy.forms import closed_form
 from strategies import ParamServer, RingAllReduce, Strategy
 
@@ -67,7 +68,7 @@ def param_server() -> None:
     axes.text(6.15, 1.6, "3  new parameters x", color=SERVER, ha="center", fontsize=10)
     axes.text(5.1, 2.6, r"2  x $\leftarrow$ optimizer(x, $\sum n_k g_k / \sum n_k$)", color=SERVER, va="center",
               ha="left", fontsize=8.5)  # fmt: skip
-    figure.savefig(HERE / "how_param_server.png", bbox_inches="tight")
+    drawing.save(figure, HERE / "how_param_server.png", 150, bbox_inches="tight")
 
 
 def ring_all_reduce(N: int = 4) -> None:
@@ -93,7 +94,7 @@ def ring_all_reduce(N: int = 4) -> None:
         for r in range(N):
             axes.text(left - 0.1, y0 - r * 0.42 + _SIZE / 2, f"rank {r}", ha="right", va="center", fontsize=9)
         axes.text(left, y0 + 0.73, about, fontsize=8.5, va="center")
-    figure.savefig(HERE / "how_ring_all_reduce.png", bbox_inches="tight")
+    drawing.save(figure, HERE / "how_ring_all_reduce.png", 150, bbox_inches="tight")
 
 
 def _state(axes: Axes, x0: float, y0: float, N: int, s: int, half: str) -> None:
@@ -134,7 +135,7 @@ def bottleneck(N: int = 5) -> None:
     note = "One step. P: bytes of the parameters. Each rank's arrows, out and in, are as wide as the bytes in them."
     figure.text(0.5, 0.02, note, ha="center", fontsize=9, color="#555555")
     figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.05, wspace=0.02)
-    figure.savefig(HERE / "how_bottleneck.png", bbox_inches="tight")
+    drawing.save(figure, HERE / "how_bottleneck.png", 150, bbox_inches="tight")
 
 
 def _link(axes: Axes, place: np.ndarray, out: float, into: float, colour: str) -> None:

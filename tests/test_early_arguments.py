@@ -1,4 +1,4 @@
-"""The names of strategies and codecs, known before torch is loaded."""
+"""What is known and done before torch is loaded: it decides how long a user waits for the first line."""
 
 import subprocess
 import sys
@@ -20,10 +20,23 @@ runpy.run_path("train.py", run_name="__main__")
 """
 
 
+UP_TO_THE_FORK_SERVER = """
+import runpy, sys
+from gradwire.core import launchers
+launchers.warm_up = lambda: sys.exit(str(sorted(sys.modules)))
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+def run(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
 @pytest.mark.of_every_strategy
 def test_they_are_those_of_the_tables() -> None:
-    assert early_arguments.names("strategies") == list(STRATEGIES)
-    assert early_arguments.names("gradwire/compression") == list(CODECS)
+    assert early_arguments.names("--strategy") == list(STRATEGIES)
+    assert early_arguments.names("--codec") == list(CODECS)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +48,17 @@ def test_they_are_those_of_the_tables() -> None:
     ],
 )
 def test_the_main_job_answers_before_it_loads_torch(arguments: list[str], code: int, expected: str) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], cwd=ROOT, capture_output=True, text=True,
-                          timeout=LIMIT, check=False)  # fmt: skip
+    done = run(WITHOUT_TORCH, *arguments)
     assert done.returncode == code, done.stderr
     assert expected in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_fork_server_is_started_before_anything_large_is_loaded() -> None:
+    modules = run(UP_TO_THE_FORK_SERVER).stderr
+    assert modules.startswith("["), modules
+    for large in ("torch", "numpy", "pandas", "tyro"):
+        assert f"'{large}'" not in modules
 
 
 def test_a_list_that_lacks_a_strategy_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,12 +73,3 @@ def test_runs_are_made_and_shown_in_another_folder(python: Path, tmp_path: Path)
 def test_the_users_modules_win_over_installed_ones(python: Path, tmp_path: Path) -> None:
     gradwire = python.parent / "gradwire"
     use_own_modules(tmp_path, python, (gradwire, "simulate"), (gradwire, "train"))
-
-
-def test_the_users_module_finds_the_installed_strategies(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\nfrom strategies import RingAllReduce\n\n"
-        "@dataclass(kw_only=True)\nclass X(RingAllReduce):\n    'A ring.'\n"
-    )
-    train = (python.parent / "gradwire", "train", "--strategy", "mine:X", "--n_gpus", "2", "--epochs", "1")
-    assert call(*train, cwd=tmp_path).startswith("strategy mine:X, n_gpus 2")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from setuptools import find_packages
 
 from gradwire import command
-from gradwire.torch_scripts.script import Script, modules_as_under_torchrun
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
@@ -119,36 +116,6 @@ def test_the_users_modules_win_over_ours(tmp_path: Path) -> None:
     use_own_modules(tmp_path, python, *scripts, PYTHONPATH=str(ROOT))
 
 
-def test_a_script_finds_its_own_modules_then_those_installed_then_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pandas
-    import tqdm
-
-    import strategies
-
-    own, installed = tmp_path / "own", tmp_path / "site-packages"
-    for path in (own / "script.py", own / "strategies.py", own / "tqdm.py", installed / "evaluate.py"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("")
-    monkeypatch.chdir(ROOT)
-    other_clones = [path for path in sys.path if Path(path) != ROOT and (Path(path) / "train.py").exists()]
-    monkeypatch.setattr(sys, "path", [*(path for path in sys.path if path not in other_clones), str(installed)])
-    for name in ("evaluate", "train"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    before = dict(sys.modules)
-    with modules_as_under_torchrun(Script(str(own / "script.py"))):
-        files = {name: __import__(name).__file__ for name in ("strategies", "tqdm", "evaluate", "train")}
-        assert __import__("pandas") is pandas, "what is the same there is not loaded once more"
-    assert files == {
-        "strategies": str(own / "strategies.py"), "tqdm": str(own / "tqdm.py"),
-        "evaluate": str(installed / "evaluate.py"), "train": str(ROOT / "train.py"),
-    }  # fmt: skip
-    assert sys.modules["strategies"] is strategies
-    assert sys.modules["tqdm"] is tqdm
-    assert before.items() <= sys.modules.items(), "what was loaded is there again"
-
-
 def test_the_clone_is_last_on_the_path_and_an_installed_package_stays_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,29 +133,12 @@ def test_the_clone_is_last_on_the_path_and_an_installed_package_stays_where_it_i
 
 # Names of ours
 
-ADDED = {
-    "3.12": "_pydatetime _pylong _sha2",
-    "3.13": "_android_support _colorize _interpchannels _interpqueues _interpreters _ios_support _opcode_metadata "
-            "_pyrepl _suggestions _sysconfig _wmi",
-    "3.14": "_apple_support _ast_unparse _hmac _py_warnings _remote_debugging _types _zstd annotationlib compression",
-    "3.15": "_math_integer profiling",
-}  # fmt: skip
-"""What each version has added to sys.stdlib_module_names of the one before: its own answers, of 3.12.1 to 3.15.2."""
-
 
 def test_no_module_or_folder_is_called_as_one_of_the_standard_library() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
     ours = {name.split("/")[0].removesuffix(".py") for name in listed.stdout.splitlines()}
     assert {"gradwire", "strategies", "train", "tests"} <= ours
-    assert ours & {*sys.stdlib_module_names, *" ".join(ADDED.values()).split()} == set()
-
-
-def test_what_is_installed_is_two_packages() -> None:
-    how = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert how["packages"]["find"].pop("namespaces") is False
-    packages = find_packages(str(ROOT), **how["packages"]["find"])
-    assert {name.split(".")[0] for name in packages} == {"gradwire", "strategies"}
-    assert "py-modules" not in how
+    assert ours & {*sys.stdlib_module_names, "compression", "profiling"} == set(), "3.14 and 3.15 have them too"
 
 
 # The command
@@ -215,10 +165,15 @@ FORMER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("former", [*FORMER, "scoreboard.py"])
+def test_what_former_commands_name_is_there() -> None:
+    for former, new in FORMER.items():
+        assert (ROOT / f"{former.replace('.', '/')}.py").exists()
+        assert new in MODULES_OF or find_spec(new) is not None
+
+
+@pytest.mark.parametrize("former", ["records.page", "training.pages", "scoreboard.py"])
 def test_a_former_command_names_the_new_one(former: str) -> None:
     new = FORMER.get(former, "scoreboard")
-    assert new in MODULES_OF or find_spec(new) is not None
     words = [former] if former.endswith(".py") else ["-m", former]
     said = output_of(sys.executable, *words, "results/ring", cwd=ROOT, code=2)
     now = new if "." in new else f"gradwire {new}"

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 import gradwire
 from benchmarks import report
 from gradwire import command_line
-from gradwire.core.records.arguments import read_options
+from gradwire.arguments import read_options
 from gradwire.torch_scripts.command import is_script
 from gradwire.torch_scripts.simulate import ClusterScript
 from gradwire.virtual_time import simulate

@@ -38,6 +38,7 @@ class Builtin(Strategy):
     transport_name: ClassVar[str] = ""  # what carries its messages
     bytes_source: ClassVar[str] = "counted"  # where its count of bytes comes from
     single_process: ClassVar[bool] = False  # one process that computes for all workers
+    shards_x: ClassVar[bool] = False  # no rank has all of x while it trains
 
     def make_replica(self, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
         """Return the model, left as it is."""
@@ -112,7 +113,7 @@ class Original(Replica):
         self.n_gpus = n_gpus
         self.interruption = nullcontext
         self._way, self._weight = way, 1.0
-        self.is_watched = not way.traits.has_x
+        self.is_watched = way.shards_x
 
     @property
     def has_own_gradient(self) -> bool:

@@ -24,11 +24,11 @@ from torch.utils._pytree import tree_map_only
 from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.blocks import free, give
 from gradwire.core.strategy.factories import ByTensor, is_elementwise
 from gradwire.core.strategy.replica import layout_of, trained
-from gradwire.core.strategy.traits import Cost, Traits
-from gradwire.sharding.blocks import blocks_of
+from gradwire.core.strategy.traits import Cost
+from gradwire.sharding.blocks import blocks_of, check_pieces
+from gradwire.sharding.freed import free, give
 from strategies import FullySharded, RunSize
 
 
@@ -38,7 +38,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
 
     name = "fully_sharded_builtin"
     bytes_source = "from formula: per rank and step 3 (N - 1) / N of the blocks, 2 (N - 1) / N of the rest of the model"
-    traits = Traits(has_x=False)
+    shards_x = True
 
     block_modules: str = ""
     """The modules that are blocks, by name, with commas. Default: the children of the longest ModuleList or
@@ -50,6 +50,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
 
     def check(self, run: RunSize) -> None:
         """See Strategy."""
+        check_pieces(self.name, run)
         if run.optimizer and (isinstance(run.optimizer, ByTensor) or not is_elementwise(run.optimizer)):
             raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
 

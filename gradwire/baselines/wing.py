@@ -29,9 +29,9 @@ class Baselines(Wing):
                 raise UsageError(
                     f"--bandwidth, --latency: torch itself carries the messages of {strategy.name}; leave them out"
                 )
-            if strategy.single_process and (options.slow or options.jitter):
-                option = "slow" if options.slow else "jitter"
-                raise UsageError(f"--{option}: {strategy.name} is one process, in which no worker can be slow alone")
+            for option in ("slow", "jitter"):
+                if strategy.single_process and getattr(options, option, None):
+                    raise UsageError(f"--{option}: {strategy.name} is one process, in which no worker is slow alone")
         checked: CoreOptions = options
         return checked
 

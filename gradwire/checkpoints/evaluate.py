@@ -29,7 +29,7 @@ from gradwire.core.training.evaluation import evaluate
 from gradwire.core.transports.timing import RunningClock, sleep
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.loading import batches_of_test
-from gradwire.core.workloads.lookup import check_recorded_code
+from gradwire.names import check_recorded_code
 from gradwire.options import Options
 
 FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores

@@ -18,7 +18,7 @@ def check_resume(options: CheckpointOptions, path: str, n_parameters: int) -> No
     with naming("--resume"):
         run = files.load_run(checkpoint)
         made_with = check_recorded(run["options"], checkpoint / "run.json", options.chosen)
-    if options.strategy.traits.reshards and made_with.get("global_batch_size") is not None:
+    if getattr(options.strategy, "reshards", False) and made_with.get("global_batch_size") is not None:
         made_with["n_gpus"] = options.n_gpus  # the batches are the same
     for option, name, value in options.all_fields():
         if MAY_CHANGE not in option.metadata and made_with.get(name, option.default) != value:

@@ -59,7 +59,7 @@ class Saved(Watcher):
         strategy, at, ranks = rank.strategy, rank.position, self._ranks
         with transport.recorder.evaluating():
             own = strategy.state_dict()
-            shown = strategy.model() if strategy.traits.has_x and not self._few_have_state else own.get("x")
+            shown = own.get("x") if self._few_have_state or getattr(strategy, "shards_x", False) else strategy.model()
         position = {"step": step, "epoch": transport.recorder.epoch, "loss_sum": at.loss_sum, "n": at.n}
         state: dict[str, Any] = {
             "strategy": own,
@@ -94,7 +94,10 @@ class Saved(Watcher):
         if transport.rejoined or transport.rank not in self._ranks:
             return None
         run = files.load_run(checkpoint)
-        if rank.strategy.traits.reshards and not run["n_ranks"] == len(run["ranks"]) == transport.world_size:
+        if (
+            getattr(rank.strategy, "reshards", False)
+            and not run["n_ranks"] == len(run["ranks"]) == transport.world_size
+        ):
             # There is no file for each rank: rank 0 takes over what all have counted.
             ranks = [files.load_rank(checkpoint, r) for r in run["ranks"]]
             ranks += ranks[0].get("others", [])

@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from gradwire.checkpoints.folder import in_training, latest, listed
+from gradwire.arguments import value_of
 from gradwire.core.launchers import Launcher
-from gradwire.core.records.arguments import value_of
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
@@ -21,7 +20,7 @@ from gradwire.core.training.options import Panel
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.training.wing import Record, Wing
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.lookup import NAMING_CODE, UserObject
+from gradwire.core.workloads.lookup import UserObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,8 @@ class Checkpoints(Wing):
         if not (value_of("--resume", arguments) or value_of("--replay", arguments)):
             return None
         from gradwire.checkpoints import files, replay
-        from gradwire.names import naming, options_from
+        from gradwire.checkpoints.folder import latest
+        from gradwire.names import NAMING_CODE, naming, options_from
         from gradwire.options import Options
 
         named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}
@@ -98,8 +98,12 @@ class Checkpoints(Wing):
             for name in ("dataset", "model", "task"):
                 if isinstance(value := getattr(options, name), UserObject) and not value.is_importable:
                     raise UsageError(f"--evaluator: its process cannot import --{name} {value}; define it in a module")
-        # One checkpoint for all ranks, whatever is written meanwhile.
-        return dataclasses.replace(options, resume=str(latest(options.resume))) if options.resume else options
+        if options.resume:
+            from gradwire.checkpoints.folder import latest
+
+            # One checkpoint for all ranks, whatever is written meanwhile.
+            options = dataclasses.replace(options, resume=str(latest(options.resume)))
+        return options
 
     def check(self, options: CheckpointOptions, launcher: Launcher, data: Data, model: nn.Module) -> None:
         """Check that the run can continue, be repeated, and write."""
@@ -119,6 +123,8 @@ class Checkpoints(Wing):
         if not (options.checkpoint_every and launcher.is_first):
             yield
             return
+        from gradwire.checkpoints.folder import in_training
+
         with ExitStack() as stack, _telling_what_is_written(options), ExitStack() as held:
             evaluator = None
             if options.evaluator:
@@ -161,8 +167,11 @@ class Checkpoints(Wing):
 
     def summary(self, options: CheckpointOptions, facts: Mapping[str, Any]) -> list[str]:
         """Return whether there are none."""
-        if options.checkpoint_every and not listed(options.checkpoint_folder):
-            return [f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}"]
+        if options.checkpoint_every:
+            from gradwire.checkpoints.folder import listed
+
+            if not listed(options.checkpoint_folder):
+                return [f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}"]
         return []
 
     def conclude(self, options: CheckpointOptions, facts: Mapping[str, Any], quiet: bool) -> None:
@@ -176,6 +185,8 @@ class Checkpoints(Wing):
 @contextmanager
 def _telling_what_is_written(options: CheckpointOptions) -> Iterator[None]:
     """Add to the message of an interrupt of the block, unless it says more, how the run can continue."""
+    from gradwire.checkpoints.folder import listed
+
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -1,46 +1,33 @@
-"""How a vector looks on the wire: codecs, by the name of their module. A new one is one file here and its line.
+"""How a vector looks on the wire: codecs, by the names of their files. A new one is one new file here.
 
-Each is loaded when it is first asked for.
+All names are loaded when they are first asked for. Type checkers read them in `__init__.pyi`, which
+`python -m docs.pages` makes.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from gradwire.compression.base import DENSE, GATHERED, KINDS, LINEAR, Code, Codec, Setting
-from gradwire.core.records.lazy import LazyTable
-from gradwire.core.strategy.layout import Layout
+from gradwire.core.records.lazy import LazyTable, find_classes, load_name
 
-if TYPE_CHECKING:
-    from gradwire.compression.bf16 import BFloat16 as BFloat16
-    from gradwire.compression.blosc import Blosc as Blosc
-    from gradwire.compression.dgc import DGC as DGC
-    from gradwire.compression.fp16 import Float16 as Float16
-    from gradwire.compression.none import NoCodec as NoCodec
-    from gradwire.compression.powersgd import PowerSGD as PowerSGD
-    from gradwire.compression.qsgd import QSGD as QSGD
-    from gradwire.compression.random_k import RandomK as RandomK
-    from gradwire.compression.sign import Sign as Sign
-    from gradwire.compression.topk import TopK as TopK
-
-CLASSES: dict[str, str] = {
-    "NoCodec": "none",
-    "Float16": "fp16",
-    "BFloat16": "bf16",
-    "Blosc": "blosc",
-    "TopK": "topk",
-    "RandomK": "random_k",
-    "DGC": "dgc",
-    "QSGD": "qsgd",
-    "Sign": "sign",
-    "PowerSGD": "powersgd",
+CODECS: LazyTable[Any] = LazyTable(
+    {file: (f"{__name__}.{file}", name) for file, name in find_classes(Path(__path__[0]), ("none",)).items()}
+)
+_BASE, _CODES = "gradwire.compression.base", "gradwire.core.strategy.codes"
+HOMES = {
+    "Code": _BASE,
+    "Codec": _BASE,
+    "DENSE": _CODES,
+    "GATHERED": _CODES,
+    "KINDS": _CODES,
+    "LINEAR": _CODES,
+    "Layout": "gradwire.core.strategy.layout",
+    "Setting": _BASE,
+    **{name: module for module, name in CODECS.places.values()},
 }
-"""The module that each is in, which gives it its name on the command line."""
-CODECS: LazyTable[type[Codec]] = LazyTable({place: (f"{__name__}.{place}", name) for name, place in CLASSES.items()})
+"""The module of each name that is loaded when it is asked for."""
 
-__all__ = ["CODECS", "DENSE", "GATHERED", "KINDS", "LINEAR", "Code", "Codec", "Layout", "Setting"]
+__all__ = ["CODECS", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in CLASSES:
-        return getattr(import_module(f"{__name__}.{CLASSES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return load_name(__name__, name, HOMES)

@@ -159,7 +159,7 @@ class Codec(ABC):
 
 
 @dataclass(kw_only=True)
-class ErrorFeedback(Codec):
+class ErrorFeedback(Codec, ABC):
     """A codec that keeps what it has not sent, and adds it to the next vector.
 
     Law: what is sent plus what is kept equals the vector plus `error_decay` times what was kept.
@@ -176,7 +176,7 @@ class ErrorFeedback(Codec):
 
 
 @dataclass(kw_only=True)
-class Linear(Codec):
+class Linear(Codec, ABC):
     """A codec whose codes are linear in the vector, so that what all ranks send can be averaged on the way."""
 
     kind = LINEAR

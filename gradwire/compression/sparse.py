@@ -1,6 +1,7 @@
 """What the codecs share that send the largest elements of a vector, with their indices, and keep the rest."""
 
 import math
+from abc import ABC
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -28,7 +29,7 @@ def check_density(density: float) -> None:
 
 
 @dataclass(kw_only=True)
-class Sparse(Codec):
+class Sparse(Codec, ABC):
     """Sends the largest elements of each part of what is kept."""
 
     density: float = 0.01

@@ -37,7 +37,7 @@ class Diagnosis(Wing):
 
     def check(self, options: DiagnosisOptions, launcher: Launcher, data: Data, model: nn.Module) -> None:
         """Check that there is an x to hash."""
-        if options.hashes and not options.strategy.traits.has_x:
+        if options.hashes and getattr(options.strategy, "shards_x", False):
             raise UsageError(f"--hashes: no rank of {options.strategy.name} has all of x while it trains; leave it out")
 
     def watchers(self, options: DiagnosisOptions) -> list[Watcher]:

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
+from gradwire.arguments import read_options, value_of
 from gradwire.command_line import guarded, refuse_unknown
-from gradwire.core.records.arguments import read_options, value_of
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.options import check_limits

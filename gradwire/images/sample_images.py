@@ -15,11 +15,11 @@ import numpy as np
 import torch
 import tyro
 
-from gradwire.core.records.arguments import read_options
+from gradwire.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
-from gradwire.core.records.interrupts import guarded
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.options import DataOptions
+from gradwire.ending import guarded
 
 _NOISE = 12  # standard deviation, in 255ths
 

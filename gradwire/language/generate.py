@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 import tyro
 
+from gradwire.arguments import read_options
 from gradwire.checkpoints.model_files import load
-from gradwire.core.records.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
-from gradwire.core.records.interrupts import guarded
 from gradwire.core.workloads.lookup import blamed_on
+from gradwire.ending import guarded
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads.data import Data, Samples
-from gradwire.core.workloads.tasks import LANGUAGE_MODEL
+from gradwire.language.task import LANGUAGE_MODEL
 
 SHIPPED = Path(__file__).with_name("text.txt.xz")
 CONTEXT = 64

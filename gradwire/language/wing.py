@@ -1,4 +1,4 @@
-"""What this wing adds to the tables of the core: text, and a decoder for it."""
+"""What this wing adds to the tables of the core: text, a decoder for it, and the task of its next token."""
 
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,8 @@ from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.datasets import DATASETS, Source
 from gradwire.core.workloads.lookup import options_for
 from gradwire.core.workloads.models import MODELS, Model
+from gradwire.core.workloads.tasks import TASKS
+from gradwire.language.task import TASK
 
 
 def _load(name: str, options: Any, data_dir: Path, seed: int) -> Data:
@@ -30,3 +32,4 @@ def _build_gpt(input_shape: tuple[int, ...], n_classes: int, options: str) -> nn
 
 DATASETS.update({name: Source(partial(_load, name), own_options=("context",)) for name in ("text", "textfile")})
 MODELS["gpt"] = Model(_build_gpt, takes_text=True, has_options=True)
+TASKS[TASK.name] = TASK

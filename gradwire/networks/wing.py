@@ -88,9 +88,9 @@ class Networks(Wing):
     def resolve(self, options: LinkOptions, launcher: Launcher) -> LinkOptions:
         """Check that the strategy plans for the network, or that it is a simulation's; take its number of ranks."""
         strategy = options.strategy
-        if options.network and launcher.processes and not strategy.traits.plans_for_network:
+        if options.network and launcher.processes and not getattr(strategy, "plans_for_network", False):
             table = options.choices()["strategy"].table
-            able = [name for name, kind in table.items() if kind.traits.plans_for_network]
+            able = [name for name, kind in table.items() if getattr(kind, "plans_for_network", False)]
             raise UsageError(
                 f"--network: {strategy.name} does not plan for it; take --strategy {', '.join(able)}, or simulate.py"
             )

@@ -22,6 +22,7 @@ from gradwire.core.workloads import tasks
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.loading import batches_of_test
 from gradwire.language.gpt import GPT
+from gradwire.language.task import LANGUAGE_MODEL
 from gradwire.language.text import load_text
 from gradwire.options import Options, option_names
 from gradwire.pictures import page
@@ -157,7 +158,7 @@ def options_of(name: str, text: str, place: str) -> Options:
     cluster = CLUSTERS[place]
     fixed = {
         "strategy": name, "n_gpus": RANKS, "batch_size": BATCH, "epochs": 1, "dataset": f"{__name__}:text",
-        "model": f"{__name__}:gpt", "task": tasks.LANGUAGE_MODEL, "device": "cpu", "bandwidth": cluster.bandwidth,
+        "model": f"{__name__}:gpt", "task": LANGUAGE_MODEL, "device": "cpu", "bandwidth": cluster.bandwidth,
         "latency": cluster.latency,
     }  # fmt: skip
     try:
@@ -200,7 +201,7 @@ def fit(entry: Entry, place: str, budget: float) -> int:
 
 def score(parameters: dict[str, Tensor]) -> float:
     """Return the bits per character of a new model with these parameters on the held-out text."""
-    data, task = whole(), tasks.find(tasks.LANGUAGE_MODEL)
+    data, task = whole(), tasks.find(LANGUAGE_MODEL)
     model = GPT(data.input_shape, data.n_classes, **SIZE)
     model.load_state_dict(parameters)
     return evaluate(task, model, batches_of_test(data, torch.device("cpu"), torch.float32)).scores["bits_per_character"]

@@ -1,15 +1,49 @@
 """How a model is cut into blocks, which sharded strategies gather and reduce one by one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import singledispatch
 from itertools import groupby
 
+import torch
 from torch import nn
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.run_size import RunSize
+
+
+@dataclass(eq=False)
+class Block:
+    """Parameters that lie one after the other in x and are used in the passes of `module`."""
+
+    name: str
+    module: nn.Module
+    tensors: range  # the numbers of its parameters
+    part: slice  # of x
+    chunks: Sequence[slice] = ()  # of x, one for each rank: rank r owns number (r + 1) mod N
+    place: slice = field(default_factory=lambda: slice(0))  # of this rank's chunk among all that it owns
+    missing: set[int] = field(default_factory=set)  # the parameters whose gradients are not complete in this pass
+    vector: torch.Tensor | None = None  # [n], while it is gathered
+
+    @property
+    def n(self) -> int:
+        """The number of its elements."""
+        return self.part.stop - self.part.start
+
+    def cut(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return the chunks of a vector [n] of this block."""
+        return [vector[chunk.start - self.part.start : chunk.stop - self.part.start] for chunk in self.chunks]
+
+
+def check_pieces(name: str, run: RunSize) -> None:
+    """Check that all ranks, which gather x together, make as many passes. Raises UsageError."""
+    if len({min(run.accumulate, samples) for samples in run.last_parts}) > 1:
+        raise UsageError(
+            f"--accumulate {run.accumulate}: the last batch leaves a worker fewer samples than that, and with {name} "
+            "all need as many pieces; change --batch_size, --train_size or --accumulate"
+        )
 
 
 @singledispatch

@@ -8,10 +8,36 @@ from typing import Any
 
 import torch
 
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.descent import Descent
+from gradwire.core.transports.base import Transport
+from gradwire.sharding.blocks import Block
 
 State = dict[str, Any]
+
+
+def gather_states(state: State, transport: Transport, blocks: Sequence[Block], descent: Descent, packed: bool) -> State:
+    """Return on rank 0 its state with the optimizer's state of all ranks, on the others theirs without it and x.
+
+    All ranks call it; `packed`: see `gathered`. Raises PeerLost, WaitTimeout.
+    """
+    if transport.rank:
+        transport.isend(state.pop("optimizer"), 0, "optimizer").wait()
+        del state["x"]
+        return state
+    others = [{"optimizer": transport.recv(k, "optimizer").object} for k in transport.peers]
+    return gathered([state, *others], blocks, descent, packed or len(blocks) == 1)
+
+
+def state_of(
+    rank: int, ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, own: int, packed: bool
+) -> State:
+    """Return the state of a rank, of those of all `ranks` of a run, which may be of another number.
+
+    The rank owns chunk number `own` of each block, and has `descent`. `packed`: see `gathered`.
+    """
+    packed = packed or len(blocks) == 1
+    state = part_of(gathered(ranks, blocks, descent, packed), blocks, descent, own, packed)
+    return state | {"b": ranks[rank if rank < len(ranks) else 0]["b"]}
 
 
 def gathered(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, packed: bool) -> State:

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.blocks import Block
+from gradwire.sharding.blocks import Block
 
 
 class SavedPlaces:

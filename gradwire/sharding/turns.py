@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 
-from gradwire.core.strategy.blocks import Block
+from gradwire.sharding.blocks import Block
 
 
 class Turns:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from gradwire.core.records.arguments import read_options
+from gradwire.arguments import read_options
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.torch_scripts.every_order import examine
 from gradwire.torch_scripts.on_cpu import NOTE

@@ -13,7 +13,6 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import trained
 from gradwire.core.training.checks import default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.passes import Stretch
 from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
@@ -21,6 +20,7 @@ from gradwire.networks.card import Card
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
 from gradwire.networks.wing import check_ranks, read_unit
 from gradwire.options import Options
+from gradwire.stragglers.straggler import Stretch
 from gradwire.strategies import STRATEGIES
 from gradwire.virtual_time.calibration import calibrated, calibrated_handling, count_flops
 from gradwire.virtual_time.handling import Handling
@@ -59,7 +59,7 @@ def fit(options: Options) -> Options:
     if options.n_gpus is not None and options.n_gpus < 1:
         raise UsageError(f"--n_gpus {options.n_gpus}: must be at least 1")
     graph = options.graph
-    n_gpus = options.n_gpus or (graph.ranks if graph else default_n_gpus(options, "cpu"))
+    n_gpus = options.n_gpus or (graph.ranks if graph else default_n_gpus(options.strategy, "cpu"))
     options = with_link(dataclasses.replace(options, device="cpu", n_gpus=n_gpus))
     check_memory(options)
     return options

@@ -21,6 +21,7 @@ from gradwire.core.transports.timing import at_intervals
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.networks.card import Card
 from gradwire.options import Options
+from gradwire.stragglers.wing import check_slow
 from gradwire.virtual_time import footprints
 from gradwire.virtual_time.cluster import ClusterOptions, Compute, busiest, fit, shares_of
 from gradwire.virtual_time.launcher import VirtualTime
@@ -181,6 +182,7 @@ def check_model(
     _check_options(options, parameters, steps, layers)
     launcher = VirtualTime(cluster.make_network(options), lambda *_: 0.0).launcher()
     options = resolve(options, launcher)
+    check_slow(options)
     footprints.state_bytes(options, 2)
     if not options.codec.on_meta:
         raise UsageError(

@@ -9,8 +9,9 @@ from torch import nn
 from gradwire.compression import NoCodec
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError, one_line
-from gradwire.core.strategy import forms
+from gradwire.core.records.formulas import evaluate
 from gradwire.core.strategy.factories import ByTensor
+from gradwire.core.strategy.forms import sizes_in_formulas
 from gradwire.core.strategy.kept import nbytes_of
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.diagnosis.memory_use import ACTIVATIONS, KINDS, MemoryUse
@@ -48,9 +49,12 @@ def footprint(options: Options, sizes: Sizes, role: str, n_gpus: int) -> dict[st
         return None
     n, width = sizes.parameters, options.torch_dtype.itemsize
     blocks = n / max(sizes.layout.sizes)  # so that P / B is the largest
-    found = forms.footprint(options.strategy, role, n_gpus, n * width, state_bytes(options, n), width, blocks)
-    copies = 2 * n if options.amp != "none" and role == "worker" else 0
-    return found and found | {ACTIVATIONS: copies}
+    formulas = dataclasses.asdict(options.strategy.memory(role))
+    if None in formulas.values():
+        return None
+    known = sizes_in_formulas(options.strategy, n_gpus, n * width, width, blocks) | {"S": state_bytes(options, n)}
+    found = {name.replace("_", " "): evaluate(formula, known) for name, formula in formulas.items()}
+    return found | {ACTIVATIONS: 2 * n if options.amp != "none" and role == "worker" else 0}
 
 
 def summary(options: Options, sizes: Sizes, uses: Sequence[MemoryUse]) -> str:

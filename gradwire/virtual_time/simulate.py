@@ -26,8 +26,7 @@ from tyro.conf import UseAppendAction
 from gradwire.command_line import guarded, parse_with
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.training.run import run
 from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads.data import Data

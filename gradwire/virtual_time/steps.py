@@ -14,16 +14,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from gradwire.compression.wing import AFTER_WARM_UP
-from gradwire.core.strategy.blocks import Block
 from gradwire.core.strategy.layout import Layout
-from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.options import Options
-from gradwire.sharding.blocks import blocks_of, cut
+from gradwire.sharding.blocks import Block, blocks_of, cut
+from gradwire.sharding.passes import OnBlocks, free, give, on_blocks, take_gradients
 
 
 @dataclass(frozen=True)
@@ -81,15 +80,6 @@ class HollowReplica(Replica):
         """See Replica."""
         self.parameters[0].grad = self._gradients[0]
 
-    def give(self, block: Block, vector: torch.Tensor) -> None:
-        """See Replica."""
-
-    def free(self, block: Block) -> None:
-        """See Replica."""
-
-    def take_gradients(self, block: Block, out: torch.Tensor) -> None:
-        """See Replica."""
-
     def free_x(self) -> None:
         """See Replica."""
         super().free_x()
@@ -99,8 +89,8 @@ class HollowReplica(Replica):
         """See Replica."""
         self._on_gradient, self.is_watched = call, True
 
-    def on_blocks(self, blocks: Sequence[Block], told: OnBlocks) -> None:
-        """See Replica."""
+    def tell_of(self, blocks: Sequence[Block], told: OnBlocks) -> None:
+        """Tell `told` of the passes of these blocks."""
         self._blocks, self._told = blocks, told
 
     def forward(self, autocast: bool) -> None:
@@ -137,6 +127,22 @@ def _tensors(replica: HollowReplica, names: str) -> list[Block]:
         return blocks_of(replica.model, replica.layout, names)
     pairs = zip(replica.layout.names, replica.layout.slices, strict=True)
     return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
+
+
+@give.register
+@take_gradients.register
+def _leave(replica: HollowReplica, block: Block, vector: torch.Tensor) -> None:
+    """Do nothing: no tensor of a block is kept."""
+
+
+@free.register
+def _leave_all(replica: HollowReplica, block: Block) -> None:
+    """Do nothing."""
+
+
+@on_blocks.register
+def _on_blocks(replica: HollowReplica, blocks: Sequence[Block], told: OnBlocks) -> None:
+    replica.tell_of(blocks, told)
 
 
 class Hollow(nn.Module):

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from gradwire import Options
-from gradwire.core.strategy import forms
 from gradwire.core.transports.throttle import FAIR
+from gradwire.networks.predict import predict as predict_step
 from gradwire.networks.units import PAYLOAD
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
@@ -72,9 +72,9 @@ def share_of(choice: str, cluster: Cluster) -> float:
 
 
 def predict(choice: str, cluster: Cluster) -> float:
-    """Return the seconds of a step in closed form: see `forms.predict`."""
+    """Return the seconds of a step in closed form: see `gradwire.networks.predict`."""
     strategy, compute = CHOICES[choice], share_of(choice, cluster)
-    predicted = forms.predict(strategy, cluster.n, cluster.nbytes, compute, cluster.bytes_per_second, cluster.latency)
+    predicted = predict_step(strategy, cluster.n, cluster.nbytes, compute, cluster.bytes_per_second, cluster.latency)
     assert predicted is not None, "all of them keep step"
     return predicted
 
@@ -195,9 +195,9 @@ def _hints(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequen
 # Choices
 
 
-def fastest(cluster: Cluster, seconds_of: Callable[[str, Cluster], float] = measure) -> str:
+def fastest(cluster: Cluster, seconds_of: Callable[[str, Cluster], float] | None = None) -> str:
     """Return the choice whose step is the shortest, as measured, or in another world."""
-    return min(CHOICES, key=lambda choice: seconds_of(choice, cluster))
+    return min(CHOICES, key=lambda choice: (seconds_of or measure)(choice, cluster))
 
 
 def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:

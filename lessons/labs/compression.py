@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, check_like, is_close, kind_of, name_dtype, normal
+from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype
 from lessons.sums import coefficients, describe
+from lessons.values import check_like, is_close, kind_of, normal
 
 COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
 STEPS = 3
@@ -26,6 +27,7 @@ class Compression(Lab):
     """
 
     name = "compression"
+    changed = ("residual",)
     functions = (COMPRESS, DECOMPRESS, EXCHANGE)
     cases = (Case(1, 24, until=COMPRESS), Case(1, 9, until=COMPRESS), Case(1, 4, until=COMPRESS),
              Case(1, 24, until=DECOMPRESS), Case(2, 24), Case(3, 24), Case(2, 9), Case(4, 32), Case(3, 4), Case(1, 12),

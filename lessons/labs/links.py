@@ -4,14 +4,14 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from lessons.lab import Case, Fault, Figure, Run, Sent, Vectors
 from lessons.labs import clusters
 from lessons.labs.clusters import CHOICES, RING, SERVER, TO_CHOOSE, TO_ESTIMATE, Cluster
-from lessons.labs.ring import Ring, other_bits, wrong_ranks
+from lessons.labs.ring import AllReduce, other_bits, wrong_ranks
 from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
@@ -19,7 +19,7 @@ CHOOSE = "choose"
 _ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
 
 
-class Links(Ring):
+class Links(AllReduce):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
     The first three are judged on clusters of many kinds, by what the strategies take there in virtual time. A case
@@ -27,6 +27,11 @@ class Links(Ring):
     """
 
     name = "links"
+    whole = "all_reduce"
+    parts: ClassVar = {"all_reduce": {
+        "all parts": lambda run: bool(run.results and run.sent and run.case.n > 1) and all(_has_all(run)),
+        "the mean": lambda run: bool(run.results and run.sent) and not (wrong_ranks(run) or run.damage),
+    }}  # fmt: skip
     functions = (*ESTIMATES, CHOOSE, "all_reduce")
     cases = (*(Case(1, 0, function=name) for name in (*ESTIMATES, CHOOSE)), Case(2, 8), Case(4, 12),
              Case(8, 40, torch.float64), Case(1, 5), Case(4, 1), Case(2, 0), Case(4, 10_000))  # fmt: skip
@@ -82,6 +87,13 @@ def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
     if not isinstance(said, str) or said not in CHOICES:
         raise Fault("returned", f"choose returned {said!r}; expected one of {', '.join(map(repr, CHOICES))}")
     return list(CHOICES).index(said)
+
+
+def _has_all(run: Run) -> Iterator[bool]:
+    """Yield for each rank whether the vectors of all ranks count alike in its own."""
+    for result in run.results:
+        found = coefficients(result["vector"], [inputs["vector"] for inputs in run.inputs]) or [0.0]
+        yield bool(found[0]) and are_all(found, found[0])
 
 
 def _explain_vector(run: Run, rank: int) -> Iterator[str]:

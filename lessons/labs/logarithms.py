@@ -14,9 +14,10 @@ import torch
 from gradwire.core.records.errors import one_line
 from gradwire.core.transports.base import Transport
 from gradwire.every_order.contributions import find_fault
-from lessons.lab import Case, Figure, Run, Sent, Vectors, check_in_place, first, is_close, is_spoiled
-from lessons.labs.ring import Ring, other_bits
+from lessons.lab import Case, Figure, Run, Sent, Vectors, first
+from lessons.labs.ring import AllReduce, other_bits
 from lessons.sums import coefficients, describe
+from lessons.values import check_in_place, is_close, is_spoiled
 
 DOUBLING, HALVING = "recursive_doubling", "halving_doubling"
 _LENGTHS = ((2, 8), (4, 12), (8, 40), (3, 6), (5, 10), (6, 12), (7, 45), (1, 5), (4, 3), (2, 0))
@@ -53,7 +54,7 @@ _HINTS: dict[str, Sequence[tuple[str, str]]] = {
 }  # fmt: skip
 
 
-class Logarithms(Ring):
+class Logarithms(AllReduce):
     """The student writes `recursive_doubling(transport, vector)` and `halving_doubling(transport, vector)`."""
 
     name = "logarithms"

@@ -3,17 +3,18 @@
 import weakref
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from gradwire.core.records.recorder import Recorder
 from gradwire.diagnosis.memory import Memory as Ledger
 from gradwire.diagnosis.memory_use import GATHERED, GRADIENTS, OTHER
-from lessons.lab import Case, Descent, Fault, Figure, Run, Vectors, check_like, is_close, kind_of
+from lessons.lab import Case, Fault, Figure, Run, Vectors
 from lessons.labs.param_server import LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.memory import Block
 from lessons.sums import are_all, coefficients, describe
+from lessons.values import Descent, check_like, is_close, kind_of
 
 GATHER, FREE, REDUCE = "gather", "free", "reduce_scatter"
 FIELDS = {GATHERED: "parameters", GRADIENTS: "gradients"}  # of a block, by the kind of their memory
@@ -36,6 +37,9 @@ class Memory(OfLosses):
     formulas = ("P / 4", "P / 4 + P / N", "12 (N - 1)", "3 (N - 1) P / N", "12",
                 "12 latency + 3 (N - 1) P / N / bandwidth")  # fmt: skip
     steps = STEPS
+    parts: ClassVar = {GATHER: {GATHER: lambda run: bool(run.results) and _gathers(run)},
+                       FREE: {FREE: lambda run: bool(run.results)},  # else a run ends in a Fault
+                       REDUCE: {REDUCE: lambda run: bool(run.results) and _reduces(run)}}  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         with Ledger(Recorder()) as ledger:
@@ -79,8 +83,9 @@ class _Rank:
     """The passes of one rank, and what is counted after each call of a student's function."""
 
     def __init__(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors, ledger: Ledger) -> None:
-        self.yours, self.ledger, self.case, self.c = yours, ledger, case, inputs["c"]
+        self.yours, self.ledger, self.case, self.x, self.c = yours, ledger, case, inputs["x"], inputs["c"]
         self.begin = ""  # of what is said of a call
+        self.right: tuple[str, ...] = (GATHER,)  # so far, in the first step
         uncounted = ledger.holding(OTHER)  # what messages need
         self.transport = SimpleNamespace(
             rank=transport.rank, world_size=case.n, peers=transport.peers, sleep=transport.sleep,
@@ -114,7 +119,7 @@ class _Rank:
                 result[f"mean{s}"][own], result[f"x{s}"][own] = optimizer.used[-1], optimizer.x
                 block.own_gradients = None
             for text, _ in self.kept.values():
-                raise Fault("kept", f"{text}; it was never freed")
+                raise Fault("kept", f"{text}; it was never freed", self.right)
         most = self.ledger.use().most
         return result | {"most": torch.tensor([most.get(kind, 0) for kind in FIELDS])}
 
@@ -126,6 +131,8 @@ class _Rank:
         assert block.parameters is not None
         self.memory[GATHERED] = weakref.ref(block.parameters.untyped_storage())
         read = block.parameters.clone()
+        if block.own.equal(self.x[self.parts[b][1]]) and not is_close(read, self.x[self.parts[b][0]]):
+            self.right = ()  # x is still what it was at first
         if is_last:
             with self.ledger.holding(GRADIENTS):
                 block.gradients = block.parameters - c
@@ -149,7 +156,7 @@ class _Rank:
             text, memory = self.kept.get(kind, ("", None))
             there = self.ledger.live[kind]
             if text and (there <= nbytes or (memory and memory() is None)):
-                raise Fault("kept", f"{text}; it was freed too late, in {name}({block.name})")
+                raise Fault("kept", f"{text}; it was freed too late, in {name}({block.name})", self.right)
             if there > nbytes and not text:
                 memory = self.memory.get(kind) if name != GATHER else None
                 why = _explain_kept(block, FIELDS[kind], memory and memory())
@@ -169,6 +176,19 @@ def _explain_kept(block: Block, field: str, memory: Any) -> str:
 
 
 # What is wrong
+
+
+def _gathers(run: Run) -> bool:
+    """Whether all ranks have gathered x in the first step."""
+    return all(is_close(result["forward1"], run.inputs[0]["x"]) for result in run.results)
+
+
+def _reduces(run: Run) -> bool:
+    """Whether all ranks have kept the mean gradient of their chunks in the first step."""
+    mean = mean_gradient(run.inputs, run.inputs[0]["x"])
+    owned = [(result["mean1"], chunks[(rank + 1) % run.case.n])
+             for rank, result in enumerate(run.results) for chunks in cut(run.case)]  # fmt: skip
+    return all(is_close(g[own], mean[own]) for g, own in owned)
 
 
 def _wrong_chunks(gathered: torch.Tensor, x: torch.Tensor, chunks: Sequence[torch.Tensor]) -> Iterator[str]:

@@ -11,8 +11,9 @@ import torch
 from gradwire.every_order.explore import explore
 from gradwire.every_order.report import Report
 from lessons import not_waiting
-from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
 from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
+from lessons.values import Descent, normal
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from lessons.lab import Run, Sent, counted, is_close
+from lessons.lab import Run, Sent, counted
 from lessons.sums import coefficients, describe
+from lessons.values import is_close
 
 LR = 0.1
 TOLERANCE = 0.02  # of the largest rate

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Run, Vectors, kind_of, normal
+from lessons.lab import Case, Fault, Figure, Run, Vectors
 from lessons.labs import oracle_words as words
 from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
-from lessons.labs.ring import Ring
+from lessons.labs.ring import AllReduce
+from lessons.values import Descent, kind_of, normal
 
 LR = 0.1
 
@@ -30,10 +31,11 @@ class Task(Case):
         return super().__str__() + (f", {self.empty} of the ranks without a sample" if self.empty else "")
 
 
-class Oracle(Ring):
+class Oracle(AllReduce):
     """The student writes the plan of the batches, the oracle, the mean over all samples, and the comparison."""
 
     name = "oracle"
+    changed = ("g",)
     functions = ("cut", "one_process", "average", "verify")
     whole = "average"
     cases = (Case(1, 1, function="cut"), Case(1, 64, function="one_process"),

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from lessons.lab import Case, Fault, Run, Vectors, is_close, kind_of, name_dtype, normal
+from lessons.lab import Case, Fault, Run, Vectors, name_dtype
 from lessons.sums import coefficients, describe
+from lessons.values import is_close, kind_of, normal
 
 RANKS = 3  # that the plan of one_process is cut for
 REPLICAS = 3  # of a trial

@@ -12,8 +12,9 @@ import torch
 from gradwire.every_order.explore import explore
 from gradwire.every_order.invariants import Holds
 from gradwire.every_order.report import Report
-from lessons.lab import Case, Descent, Fault, Run, Vectors, first, is_close, kind_of
+from lessons.lab import Case, Fault, Run, Vectors, first
 from lessons.labs.not_waiting import LR, SERVER, NotWaiting, Task
+from lessons.values import Descent, is_close, kind_of
 
 SENT, APPLIED, DROPPED = _WORDS = ("sent", "applied", "dropped")
 Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and of which worker
@@ -90,6 +91,7 @@ class Orders(NotWaiting):
     """The student writes `holds(happened, s)`, and mends `serve(transport, x, update, note, s)`."""
 
     name = "orders"
+    whole = "serve"
     functions = ("holds", "serve")
     cases = (Case(1, 1, function="holds"), Task(3, 8, s=_NO_BOUND), Task(2, 6, s=0),
              Task(5, 12, torch.float64, s=_NO_BOUND))  # fmt: skip

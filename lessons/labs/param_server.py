@@ -1,14 +1,15 @@
 """Lab 1: a synchronous parameter server. After each step all ranks hold the x of one process."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Lab, Run, Sent, Vectors, check_in_place, is_close, normal
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
 from lessons.sums import are_all, coefficients, describe
+from lessons.values import Descent, check_in_place, is_close, normal
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
@@ -31,12 +32,21 @@ class Server(OfLosses):
     """
 
     name = "param_server"
+    changed = ("x",)
     functions = ("serve", "work")
     cases = (Case(3, 8), Case(4, 16), Case(2, 6), Case(7, 20, torch.float64), Case(4, 1), Case(3, 10_000))
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     formulas = ("N - 1", "(N - 1) P", "2", "2 latency + 2 (N - 1) P / bandwidth")
     steps = STEPS
+    parts: ClassVar = {
+        "serve": {"one update a step": lambda run: _has(run, lambda used, _: len(used) == 1),
+                  "the mean": lambda run: _has(run, lambda used, x: len(used) > 0 and is_close(
+                      used[0], mean_gradient(run.inputs[1:], x)))},
+        "work": {"its gradient": lambda run: all(_sends_gradient(run, k) for k in range(1, run.case.n)),
+                 "the server's x": lambda run: _has(run, lambda used, x: not is_close(run.results[0]["x1"], x)) and all(
+                     is_close(result["x1"], run.results[0]["x1"]) for result in run.results)},
+    }  # fmt: skip
     carries_objects = False
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
@@ -110,6 +120,17 @@ class Server(OfLosses):
         if message.rank == 0:
             return "x"
         return "a copy of g" if message.span is None else "g" if message.span[0] else "x"
+
+
+def _has(run: Run, holds: Callable[[torch.Tensor, torch.Tensor], bool]) -> bool:
+    """Whether something holds of the gradients that the server used in the first step, and of the x before it."""
+    return bool(run.results) and holds(run.results[0]["used1"], run.inputs[0]["x"])
+
+
+def _sends_gradient(run: Run, k: int) -> bool:
+    """Whether the first message of a worker is its gradient, to the server."""
+    sent = run.of_rank(k)[:1]
+    return any(one.dst == 0 and is_close(one.vector, run.inputs[k]["x"] - run.inputs[k]["c"]) for one in sent)
 
 
 def _explain_updates(run: Run, s: int) -> Iterator[str]:

@@ -8,24 +8,17 @@ from typing import Any, ClassVar
 
 import torch
 
-from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, check_in_place, first, is_close, normal
+from lessons.lab import Case, Figure, Lab, Run, Sent, Vectors, first
 from lessons.sums import are_all, coefficients, describe
+from lessons.values import check_in_place, is_close, normal
 
 FORMULAS = ("2 (N - 1)", "2 (N - 1) P / N", "2 (N - 1)", "2 (N - 1) latency + 2 (N - 1) P / N / bandwidth")
 _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 
 
-class Ring(Lab):
-    """The student writes `all_reduce(transport, vector)`."""
+class AllReduce(Lab):
+    """A lab whose ranks have a vector each, of which all are to get the mean."""
 
-    name = "ring"
-    functions: ClassVar[tuple[str, ...]] = ("all_reduce",)
-    cases: ClassVar[tuple[Case, ...]] = (
-        Case(3, 12), Case(4, 24), Case(2, 8), Case(4, 10), Case(7, 45, torch.float64), Case(1, 5), Case(4, 3),
-        Case(3, 1), Case(2, 0), Case(3, 10_000),
-    )  # fmt: skip
-    scored = Case(4, 40_000)
-    real = Case(3, 1_000)
     formulas: ClassVar[tuple[str, ...]] = FORMULAS
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
@@ -36,6 +29,36 @@ class Ring(Lab):
         returned = yours.all_reduce(transport, vector)
         check_in_place(f"rank {transport.rank}: all_reduce", _CURE, returned, vector, inputs["vector"])
         return {"vector": vector}
+
+    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
+        if message.span is None:
+            return f"a copy of {vector.numel()} elements"
+        _, start, stop = message.span
+        if (start, stop) == (0, case.length) and case.n > 1:
+            return "the whole vector"
+        chunk = chunk_of(message, chunk_spans(case))
+        return f"elements {start} to {stop - 1}" if chunk is None else f"chunk {chunk}"
+
+
+class Ring(AllReduce):
+    """The student writes `all_reduce(transport, vector)`."""
+
+    name = "ring"
+    functions = ("all_reduce",)
+    cases = (Case(3, 12), Case(4, 24), Case(2, 8), Case(4, 10), Case(7, 45, torch.float64), Case(1, 5), Case(4, 3),
+             Case(3, 1), Case(2, 0), Case(3, 10_000))  # fmt: skip
+    scored = Case(4, 40_000)
+    real = Case(3, 1_000)
+    parts: ClassVar = {"all_reduce": {
+        "share-reduce": lambda run: right_steps(run) >= run.case.n - 1 or ends_with(run, run.case.n),
+        "share-only": lambda run: right_steps(run) >= 2 * (run.case.n - 1) or ends_with(run, run.case.n),
+        "the mean": lambda run: ends_with(run, 1) and not run.damage,
+    }}  # fmt: skip
+
+    def is_other(self, run: Run) -> str:
+        receivers = {rank: sorted({one.dst for one in run.of_rank(rank)}) for rank in range(run.case.n)}
+        return first(f"no ring, in which each rank sends to one neighbour: rank {rank} sends to {len(to)}; "
+                     for rank, to in receivers.items() if len(to) > 1)  # fmt: skip
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if wrong := wrong_ranks(run):
@@ -52,15 +75,6 @@ class Ring(Lab):
             most, phase = max(len(run.of_rank(rank)) for rank in range(run.case.n)), run.case.n - 1
             missing = f", but only {most} of each rank; share-reduce sends N - 1 = {phase}" if most < phase else ""
             yield f"; the messages so far are right{missing}"
-
-    def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
-        if message.span is None:
-            return f"a copy of {vector.numel()} elements"
-        _, start, stop = message.span
-        if (start, stop) == (0, case.length) and case.n > 1:
-            return "the whole vector"
-        chunk = chunk_of(message, chunk_spans(case))
-        return f"elements {start} to {stop - 1}" if chunk is None else f"chunk {chunk}"
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         longest = max(run.sent, key=lambda message: message.nbytes)
@@ -88,10 +102,16 @@ def _explain_result(run: Run, rank: int) -> Iterator[str]:
     yield f"{begin} something else than the mean of all {case.n} ranks"
 
 
-def wrong_ranks(run: Run) -> list[int]:
-    """Return the ranks that have ended with something else than the mean."""
-    mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0).to(run.case.dtype)
-    return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], mean)]
+def wrong_ranks(run: Run, times: float = 1) -> list[int]:
+    """Return the ranks that have ended with something else than the mean, or than so many times the mean."""
+    mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0)
+    expected = (times * mean).to(run.case.dtype)
+    return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], expected)]
+
+
+def ends_with(run: Run, times: float) -> bool:
+    """Whether ranks have sent only to one neighbour, and have ended with so many times the mean."""
+    return bool(run.results and run.sent) and not (wrong_ranks(run, times) or Ring().is_other(run))
 
 
 def other_bits(begin: str, what: str, vectors: Sequence[torch.Tensor]) -> Iterator[str]:
@@ -109,7 +129,18 @@ def chunk_spans(case: Case) -> list[tuple[int, int]]:
 
 
 def wrong_messages(run: Run) -> Iterator[str]:
-    """Yield which messages, step by step, are not a ring's; nothing if another algorithm was written.
+    """Yield which messages, step by step, are not a ring's; nothing if another algorithm was written."""
+    yield from (text for _, text in _wrong_steps(run) if text)
+
+
+def right_steps(run: Run) -> int:
+    """Return in how many steps all ranks have sent what they should in a ring, up to the first in which one has not."""
+    last = min(len(run.of_rank(rank)) for rank in range(run.case.n)) if run.sent else -1
+    return next((min(step, last) for step, _ in _wrong_steps(run)), last)
+
+
+def _wrong_steps(run: Run) -> Iterator[tuple[int, str]]:
+    """Yield the steps with a message that is not a ring's, and which; step 0 without one for another algorithm.
 
     The ring may go the other way round, and its ranks may begin with other chunks, a different one each.
     """
@@ -117,6 +148,7 @@ def wrong_messages(run: Run) -> Iterator[str]:
     by_rank = [run.of_rank(rank) for rank in range(case.n)]
     begun = [messages[0] for messages in by_rank if messages]
     if len(begun) < case.n or any(chunk_of(message, spans) is None for message in begun):
+        yield 0, ""
         return
     way = -1 if sum(message.dst == (message.rank - 1) % case.n for message in begun) > case.n / 2 else 1
     numbers = {way * message.rank % case.n: chunk_of(message, spans) or 0 for message in begun}
@@ -128,16 +160,16 @@ def wrong_messages(run: Run) -> Iterator[str]:
             begin = f"N = {case.n}, step {step + 1}: rank {rank}"
             if step >= len(by_rank[rank]):
                 if run.results:  # else the run has ended before
-                    yield f"{begin} sent nothing; expected chunk {chunk} to rank {dst}"
+                    yield step, f"{begin} sent nothing; expected chunk {chunk} to rank {dst}"
                 continue
             message = by_rank[rank][step]
             label = Ring().label(message, case)
             if message.dst != dst:
-                yield f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
+                yield step, f"{begin} sent {label} to rank {message.dst}; expected rank {dst}"
             if message.span is None or message.span[1:] != spans[chunk]:
-                yield f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
+                yield step, f"{begin} sent {label} to rank {dst}; expected chunk {chunk}"
             for content in _wrong_content(run, message, rank, step, way):
-                yield f"{begin} sent {label} to rank {dst} {content}"
+                yield step, f"{begin} sent {label} to rank {dst} {content}"
 
 
 def chunk_of(message: Sent, spans: Sequence[tuple[int, int]]) -> int | None:

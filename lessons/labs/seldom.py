@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from lessons.lab import Case, Fault, Figure, Run, Vectors, counted, is_close
+from lessons.lab import Case, Fault, Figure, Run, Vectors, counted
 from lessons.labs.param_server import LR, OfLosses
 from lessons.seldom import MOMENTUM, OUTER_LR, Fragment
+from lessons.values import is_close
 from strategies.collectives import Rounds
 
 OUTER, STREAM = "outer_step", "stream"
@@ -69,6 +70,12 @@ class Seldom(OfLosses):
                for name in functions for n, length in _LENGTHS), Case(4, 24))  # fmt: skip
     scored = Case(4, 4_000)
     real = Case(3, 1_000)
+    parts: ClassVar = {name: {
+        "the outer gradient": lambda run: _slip(run) in ("m", "new", "x0", "x"),
+        "the momentum": lambda run: _slip(run) in ("own", "d", "new", "x0", "x"),
+        "the step of x0": lambda run: _slip(run) in ("own", "d", "m", "x"),
+        "x": lambda run: _slip(run) in ("own", "d", "m", "new", "x0"),
+    } for name in (OUTER, STREAM)}  # fmt: skip
     formulas = ("2 (N - 1) P / N a round", "2 (N - 1) P / N in H steps", "in stream only the local steps")
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
@@ -178,14 +185,28 @@ def _play(case: Case, inputs: Sequence[Vectors], name: str, steps: int, **wrong:
     return torch.stack(states)
 
 
+def _like(run: Run, name: str, got: torch.Tensor) -> Iterator[tuple[str, str]]:
+    """Yield which wrong formulas give what a run has ended with, in words, and what of `_RIGHT` they stand for."""
+    for line, key, formula in _WRONG:
+        if is_close(got, _play(run.case, run.inputs, name, len(got), **{key: formula})):
+            yield line, key
+
+
+def _slip(run: Run) -> str:
+    """Return which formula of `_RIGHT` is the only one that is wrong; "" if none alone explains the run."""
+    if not run.results or not run.case.function:
+        return ""
+    got = torch.stack([result[run.case.function] for result in run.results], -1)
+    return next((key for _, key in _like(run, run.case.function, got)), "")
+
+
 def _explain(run: Run, name: str) -> Iterator[str]:
     """Yield what is wrong in x and x0."""
     got = torch.stack([result[name] for result in run.results], -1)
     right = _play(run.case, run.inputs, name, len(got))
     if is_close(got, right):
         return
-    yield from (line for line, key, formula in _WRONG
-                if is_close(got, _play(run.case, run.inputs, name, len(got), **{key: formula})))  # fmt: skip
+    yield from (line for line, _ in _like(run, name, got))
     fragments = _cut([torch.arange(run.case.length)] * 4, run.case, name)
     for i, one, which, rank in product(range(len(got)), fragments, (1, 0), range(run.case.n)):
         yours, expected = (states[i, which, one.x, rank] for states in (got, right))

@@ -1,15 +1,16 @@
 """Lab 8: the optimizer's state cut over the ranks. After each step all ranks hold the x of one process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from lessons.lab import Case, Descent, Fault, Figure, Run, Sent, Vectors, check_in_place, is_close, kind_of
+from lessons.lab import Case, Fault, Figure, Run, Sent, Vectors
 from lessons.labs.param_server import CURE, LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.labs.ring import FORMULAS, chunk_spans
 from lessons.sums import are_all, coefficients, describe
+from lessons.values import Descent, check_in_place, is_close, kind_of
 
 STEPS = 2  # momentum is seen in the second
 
@@ -22,12 +23,19 @@ class Sharding(OfLosses):
     """
 
     name = "sharding"
+    changed = ("x", "g")
     functions = ("step",)
     cases = (Case(3, 12), Case(2, 6), Case(4, 24), Case(4, 10), Case(5, 33, torch.float64), Case(1, 6), Case(4, 3),
              Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     formulas = ("elements / N", *FORMULAS)
+    parts: ClassVar = {"step": {
+        "the mean": lambda run: _of_first_step(run, lambda xs, rank: any(_wrong_updates(run, xs, rank, 1))),
+        "a part for each rank": lambda run: bool(run.results) and not any(_wrong_parts(run, 1)),
+        "the gather": lambda run: _of_first_step(run, lambda xs, rank: not is_close(
+            run.results[rank]["x1"], run.results[0]["x1"])),
+    }}  # fmt: skip
     steps = STEPS
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
@@ -126,6 +134,13 @@ def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
 
 
 # What is wrong
+
+
+def _of_first_step(run: Run, is_wrong: Callable[[Sequence[torch.Tensor], int], bool]) -> bool:
+    """Whether x has been updated, and nothing is wrong on a rank, given x of one process before each step."""
+    xs = one_process(run.inputs, 1)
+    updated = bool(run.results) and any(result["updated1"].any() for result in run.results)
+    return updated and not any(is_wrong(xs, rank) for rank in range(run.case.n))
 
 
 def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:

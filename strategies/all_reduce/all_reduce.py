@@ -69,10 +69,6 @@ class FastestAllReduce(AllReduceSGD):
         cost = self.chosen.cost()
         return cost if self.choice or self.algorithm != FASTEST else Cost(cost.worker)
 
-    def in_formulas(self) -> dict[str, Any]:
-        """Its options."""
-        return self.chosen.in_formulas()
-
     def memory(self, role: str) -> Footprint:
         """Before one is chosen, the most."""
         return self.chosen.memory(role) if self.choice else Footprint(other="P")

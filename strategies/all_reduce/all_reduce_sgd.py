@@ -1,6 +1,6 @@
 """Synchronous data-parallel SGD: every rank takes the same step with the mean gradient of all, summed by all."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from strategies.collectives import average
 
 
 @dataclass(kw_only=True)
-class AllReduceSGD(Strategy):
+class AllReduceSGD(Strategy, ABC):
     """What the strategies share that differ in how the gradients are summed.
 
     In float16 a sum n_k g_k must stay below 65504.

@@ -23,7 +23,7 @@ import torch
 
 from gradwire.compression import Setting
 from gradwire.compression.coding import codec_factory
-from gradwire.compression.demo import FastComponents
+from gradwire.compression.of_strategies.demo import FastComponents
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import option
 from gradwire.core.strategy.descent import optimizer_of

@@ -4,8 +4,9 @@ from math import log2, sqrt
 from typing import TYPE_CHECKING, Any, cast
 
 from gradwire.core.records.formulas import evaluate
-from gradwire.core.strategy.forms import closed_form, predict
+from gradwire.core.strategy.forms import closed_form
 from gradwire.core.transports.throttle import Rates
+from gradwire.networks.predict import predict
 
 if TYPE_CHECKING:
     from strategies.all_reduce.all_reduce_sgd import AllReduceSGD  # which imports this package

@@ -24,10 +24,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.passes import OnBlocks
+from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
+from gradwire.sharding.blocks import Block, check_pieces
+from gradwire.sharding.passes import OnBlocks, free, give, on_blocks, spend_forward
 from gradwire.sharding.saved_places import SavedPlaces
 from gradwire.sharding.turns import Turns
 from strategies.all_reduce.hidden_communication import HiddenCommunication
@@ -42,7 +43,7 @@ class FullySharded(ShardedGradients, OnBlocks):
     in which the rank computed.
     """
 
-    traits = replace(ShardedGradients.traits, has_x=False)
+    shards_x: ClassVar[bool] = True  # no rank has all of x while it trains
     packed: ClassVar[bool] = True
 
     prefetch: bool = False
@@ -57,6 +58,10 @@ class FullySharded(ShardedGradients, OnBlocks):
         """As with sharded gradients; a chunk of x too, and a block of it, gathered."""
         return replace(super().memory(role), parameters="P / N", gathered_parameters="P / B")
 
+    def check(self, run: RunSize) -> None:
+        """See Strategy."""
+        check_pieces(self.name, run)
+
     def setup(self) -> None:
         """Allocate this rank's chunks of x; gather and free in the passes."""
         super().setup()
@@ -67,7 +72,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         self.hidden = HiddenCommunication(self.transport)
         self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
         self.lent: list[Work] = []  # after which x may be changed
-        self.replica.on_blocks(self.cut, self)
+        on_blocks(self.replica, self.cut, self)
 
     def optimize(self) -> None:
         """Give the optimizer this rank's chunks of x, in memory of their own."""
@@ -114,14 +119,14 @@ class FullySharded(ShardedGradients, OnBlocks):
     def give(self, block: Block, vector: torch.Tensor) -> None:
         """Give the block its parameters [n]; the first of a backward pass brings the order of the others."""
         block.vector = vector
-        self.replica.give(block, vector)
+        give(self.replica, block, vector)
         if self.turns.is_open:
             self.pending = self.turns.plan(block, self.is_common)
 
     def free(self, block: Block) -> None:
         """Forget the block's parameters."""
         block.vector = None
-        self.replica.free(block)
+        free(self.replica, block)
 
     # The forward pass
 
@@ -150,7 +155,7 @@ class FullySharded(ShardedGradients, OnBlocks):
     def leave(self, block: Block) -> None:
         """Free a block after its forward pass."""
         with self.saved.paused():
-            self.replica.spend_forward(block)
+            spend_forward(self.transport.recorder, block)
         self.free(block)
 
     def end_forward(self) -> None:
@@ -227,7 +232,10 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.hidden.end_epoch()
         if not self.is_whole:
             with self.transport.recorder.evaluating():
-                self.replica.point_at(self.model())
+                x = self.model()
+            for block in self.cut:
+                give(self.replica, block, x[block.part])
+            self.replica.point_at(x)
             self.is_whole = True
         super().finish()
 

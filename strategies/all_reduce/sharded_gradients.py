@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
-from gradwire.sharding.blocks import cut
-from gradwire.sharding.resharding import gathered, part_of
+from gradwire.sharding.blocks import Block, cut
+from gradwire.sharding.passes import take_gradients
+from gradwire.sharding.resharding import gather_states, state_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
 
@@ -29,7 +29,7 @@ from strategies.collectives import all_gather, reduce_scatter
 class ShardedGradients(ShardedRing):
     """The sharded ring, with 1/N of the gradient too: a block's gradients are summed when complete, then freed."""
 
-    traits = Traits(reshards=True)
+    reshards: ClassVar[bool] = True  # a run with another number of ranks can continue from its checkpoints
     packed: ClassVar[bool] = False  # whether this rank's chunks of x lie in one vector of their own
 
     block_modules: str = ""
@@ -49,23 +49,22 @@ class ShardedGradients(ShardedRing):
 
     def setup(self) -> None:
         """Cut x and g into blocks, and these into chunks; run the optimizer on this rank's chunks only."""
-        N, replica, place = self.transport.world_size, self.replica, 0
+        N, replica, start = self.transport.world_size, self.replica, 0
         self.own = (self.transport.rank + 1) % N
         self.cut, replica.collects = cut(replica, self.block_modules), False
         for block in self.cut:
             block.chunks = self.descent.parts(N, block.part)
             own = block.chunks[self.own]
-            block.place = slice(place, place := place + own.stop - own.start)
+            block.place = slice(start, start := start + own.stop - own.start)
+        with self.transport.recorder.holding("gradients"):
+            self.g = self.transport.allocate(start, replica.x.dtype)  # of all its chunks, one after the other
+        with self.transport.recorder.holding("buckets"):
+            self.bucket = self.transport.allocate(max(block.n for block in self.cut), replica.x.dtype)
+        self.sent: list[Work] = []  # of which the bucket is not to be changed
+        self.square = self.transport.allocate(1, replica.x.dtype)
+        self.n: int | None = None  # samples of this rank in the step, once they are known
         self.rest = [block for block in self.cut if block.module is replica.model]
         self.block_of = {i: block for block in self.cut for i in block.tensors}
-        dtype = replica.x.dtype
-        with self.transport.recorder.holding("gradients"):
-            self.g = self.transport.allocate(place, dtype)  # of all its chunks, one after the other
-        with self.transport.recorder.holding("buckets"):
-            self.bucket = self.transport.allocate(max(block.n for block in self.cut), dtype)
-        self.square = self.transport.allocate(1, dtype)
-        self.sent: list[Work] = []  # of which the bucket is not to be changed
-        self.n: int | None = None  # samples of this rank in the step, once they are known
         self.begin_pass()
         replica.on_gradient(self.take_gradient)
         self.optimize()
@@ -73,6 +72,27 @@ class ShardedGradients(ShardedRing):
     def optimize(self) -> None:
         """Give the optimizer this rank's chunks of x."""
         self.descent.optimize(self.replica.x, parts=[block.chunks[self.own] for block in self.cut], norm=self.norm)
+
+    def reduce(self, block: Block, n: int) -> None:
+        """g of this rank's chunk of the block <- sum of n_k g_k / sum of n_k, over all ranks k; forget the others."""
+        for work in self.sent:
+            work.wait()
+        bucket = self.bucket[: block.n]
+        take_gradients(self.replica, block, bucket)
+        chunks = block.cut(bucket.mul_(n))
+        self.total, self.sent = reduce_scatter(chunks, self.transport, n)
+        self.g[block.place].copy_(chunks[self.own].div_(self.total))
+
+    def step(self, n_samples: int) -> None:
+        """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block; x <- the chunks of all."""
+        self.reduce_rest(n_samples)
+        self.descent.step(self.g, self.total)
+        x = self.replica.x
+        sent = [work for block in self.cut for work in all_gather(block.cut(x[block.part]), self.transport)]
+        for work in sent:
+            work.wait()
+
+    # When a block is reduced: all ranks do so in one order, in the backward pass
 
     def begin_pass(self, order: Iterable[Block] | None = None) -> None:
         """Forget which gradients are complete; reduce blocks in this order, by default from the end, the rest last."""
@@ -90,10 +110,8 @@ class ShardedGradients(ShardedRing):
         """Note, during the backward pass, that the gradient of parameter `i` is complete."""
         block = self.block_of[i]
         if self.n is not None and block not in self.pending:
-            raise RunFailed(
-                f"a gradient of {self.replica.layout.names[i]} came after its block was summed; make one backward "
-                "pass a step"
-            )
+            name = self.replica.layout.names[i]
+            raise RunFailed(f"a gradient of {name} came after its block was summed; make one backward pass a step")
         block.missing.discard(i)
         if not block.missing:
             self.complete(block)
@@ -102,26 +120,6 @@ class ShardedGradients(ShardedRing):
         """Reduce a block whose gradients are complete, and those that waited for it; first those it waits for."""
         while self.n is not None and self.pending and not self.pending[0].missing:
             self.reduce(self.pending.pop(0), self.n)
-
-    def reduce(self, block: Block, n: int) -> None:
-        """g of this rank's chunk of the block <- sum of n_k g_k / sum of n_k, over all ranks k; forget the others."""
-        for work in self.sent:
-            work.wait()
-        bucket = self.bucket[: block.n]
-        self.replica.take_gradients(block, bucket)
-        chunks = block.cut(bucket.mul_(n))
-        self.total, self.sent = reduce_scatter(chunks, self.transport, n)
-        self.g[block.place].copy_(chunks[self.own].div_(self.total))
-
-    def step(self, n_samples: int) -> None:
-        """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block; x <- the chunks of all."""
-        self.reduce_rest(n_samples)
-        self.descent.step(self.g, self.total)
-        sent = [
-            work for block in self.cut for work in all_gather(block.cut(self.replica.x[block.part]), self.transport)
-        ]
-        for work in sent:
-            work.wait()
 
     def reduce_rest(self, n: int) -> None:
         """Reduce the blocks that the backward pass has left; a missing gradient counts as zero."""
@@ -132,28 +130,20 @@ class ShardedGradients(ShardedRing):
         self.begin_pass()
         self.replica.collected = True
 
+    # Checkpoints
+
     @property
     def gathers(self) -> bool:
-        """See Strategy."""
+        """Whether rank 0 writes a checkpoint of all ranks."""
         return self.gather_checkpoints and self.transport.world_size > 1
 
     def state_dict(self) -> dict[str, Any]:
-        """See Strategy; where it `gathers`, rank 0 has x and the optimizer's state of all, the others have neither."""
-        state, transport = super().state_dict(), self.transport
-        if not self.gathers:
-            return state
-        if transport.rank:
-            transport.isend(state.pop("optimizer"), 0, "optimizer").wait()
-            del state["x"]
-            return state
-        others = [{"optimizer": transport.recv(k, "optimizer").object} for k in transport.peers]
-        return gathered([state, *others], self.cut, self.descent, self.packed or len(self.cut) == 1)
+        """Return this rank's state; where it `gathers`, rank 0's has that of all, the others have no x or optimizer."""
+        state = super().state_dict()
+        return gather_states(state, self.transport, self.cut, self.descent, self.packed) if self.gathers else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Strategy; `state` may be that of all "ranks" of a run, with another number of them or gathered."""
+        """Continue from a state of this rank, or from those of all "ranks" of a run, gathered or of another number."""
         if "ranks" in state:
-            ranks, r, packed = state["ranks"], self.transport.rank, self.packed or len(self.cut) == 1
-            whole = gathered(ranks, self.cut, self.descent, packed)
-            state = part_of(whole, self.cut, self.descent, self.own, packed)
-            state["b"] = ranks[r if r < len(ranks) else 0]["b"]
+            state = state_of(self.transport.rank, state["ranks"], self.cut, self.descent, self.own, self.packed)
         super().load_state_dict(state)

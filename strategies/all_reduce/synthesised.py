@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -88,7 +88,8 @@ def _of_rank(passages: Sequence[Passage], rank: int, N: int) -> Iterator[tuple[b
 class Synthesised(AllReduceSGD):
     """An all-reduce that is made for --network, by matching idle links and chunks; by default all ranks are linked."""
 
-    traits = replace(AllReduceSGD.traits, ranks=(1, 128), plans_for_network=True)  # of more: minutes
+    traits = replace(AllReduceSGD.traits, ranks=(1, 128))  # of more: minutes
+    plans_for_network: ClassVar[bool] = True  # what it does depends on --network
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums: where all are linked, at a time."""

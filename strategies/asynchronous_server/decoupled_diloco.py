@@ -35,7 +35,8 @@ from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, T
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Message
 from gradwire.core.transports.noted import receive_noted
-from strategies.asynchronous_server.quorum import OVER, Quorum, Sent
+from strategies.asynchronous_server.quorum import OVER, PUSH, Quorum, Sent
+from strategies.asynchronous_server.turns import Turns
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,7 @@ class DecoupledDiLoCo(Served):
     """Momentum of the outer optimizer."""
 
     # What is sent is no gradient: no codecs.
-    traits = Traits(asynchronous=True, overwrites=True, ranks=(2, None), deaths=RETURNING)
+    traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every local_steps steps a fragment, with the number of steps before it; a fragment comes back."""
@@ -96,52 +97,47 @@ class DecoupledDiLoCo(Served):
         super().setup()
         self.x = self.replica.x.tensor_split(self.fragments)
         self.tags = tuple(f"fragment {p}" for p in range(self.fragments))
+        self.turns = Turns(self.fragments)
+        self.told = False  # that the epoch is over
         if self.is_server:
             self.X = [torch.nn.Parameter(x_p) for x_p in self.x]
             self.outer = outer_sgd(self.X, self.outer_lr, self.outer_momentum)
             self.keep("outer", self.outer)
-            how = self.fragments, self.quorum, self.grace, self.merge
+            how = self.fragments, self.quorum, self.grace, self.merge, self.reply
             self.gathered = Quorum(self.workers, self.transport, self.descent, *how)
 
     def join(self, resumed: bool) -> None:
         """All begin with X."""
         super().join(resumed)
-        self.begin()
+        self.turns.begin(self.steps)
 
     # Learner m
 
-    def begin(self) -> None:
-        """Begin with X; nothing has been sent."""
-        self.turns = self.round = self.n_taken = 0  # fragments sent; steps and samples since the last
-        self.sent_at = [self.steps] * self.fragments
-        self.owed = [0] * self.fragments  # how many X_p are to come
-        self.told = False
-
     def step(self, n_samples: int) -> None:
-        """x_m <- optimizer(x_m, g_m); send a fragment if it is time to; look for one that has come."""
+        """x_m <- optimizer(x_m, g_m); every H steps, send x_m,p; x_m,p <- X_p, if one has come."""
         self.descent.step(self.replica.collect(), n_samples)
         self.replica.zero_grad()
-        self.steps, self.round, self.n_taken = self.steps + 1, self.round + 1, self.n_taken + n_samples
-        if self.round == self.local_steps:
+        self.steps += 1
+        self.turns.count(n_samples)
+        if self.turns.steps_since == self.local_steps:
             self.push()
         if not self.wait and (message := receive_noted(self.transport, SERVER, (*self.tags, OVER), 0)):
             self.take(message)
 
-    def push(self, tag: str = "push") -> None:
-        """Send x_m,p, p being the fragment whose turn it is. With `wait`, take X_p."""
-        p = self.turns % self.fragments
+    def push(self, tag: str = PUSH) -> None:
+        """Send x_m,p, its samples and its steps, p being the fragment whose turn it is. With `wait`, take X_p."""
+        p, n = self.turns.p, self.turns.samples_since
         x_p = self.x[p].clone()
         self.take_owed(p, but=1)
         self.transport.isend(None, SERVER, "steps", n=self.steps)
-        self.transport.isend(x_p, SERVER, tag, n=self.n_taken)
-        self.turns, self.round, self.n_taken, self.sent_at[p] = self.turns + 1, 0, 0, self.steps
-        self.owed[p] += tag == "push"
+        self.transport.isend(x_p, SERVER, tag, n=n)
+        self.turns.end(comes_back=tag == PUSH)
         if self.wait:
             self.take_owed(p)
 
     def take_owed(self, p: int, but: int = 0) -> None:
         """Wait until no more than `but` X_p are to come."""
-        while self.owed[p] > but:
+        while self.turns.owed[p] > but:
             self.take(self.transport.recv(SERVER, self.tags[p]))
 
     def take(self, message: Message) -> None:
@@ -152,7 +148,7 @@ class DecoupledDiLoCo(Served):
             self.told = True
             return
         p = self.tags.index(message.tag)
-        self.owed[p] -= 1
+        self.turns.owed[p] -= 1
         message.copy_to(self.x[p])
 
     # Syncer
@@ -160,49 +156,47 @@ class DecoupledDiLoCo(Served):
     def serve(self) -> None:
         """Merge what learners send, until they have sent the last of the epoch and said goodbye."""
         gathered = self.gathered
-        for message in self.workers.messages("steps", "push", "rest", on_departure=gathered.do_without_the_dead):
+        for message in self.workers.messages("steps", PUSH, "rest", on_departure=gathered.do_without_the_dead):
             if message.tag == "steps":
                 self.workers.steps[message.src] = message.n
             else:
                 gathered.add(message)
 
     def merge(self, p: int, sent: dict[int, Sent]) -> None:
-        """X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), and X_p to those who have sent p."""
-        weights = {m: one.samples * one.samples / one.steps for m, one in sent.items()}
-        total = sum(weights.values())
+        """X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), w_m ~ samples_m samples_m / steps_m, over those who sent it."""
+        w = {m: push.samples * push.samples / push.steps for m, push in sent.items()}
+        total = sum(w.values())
         with self.transport.recorder.phase("update", 1 / self.fragments):
             delta = self.X[p].grad = self.X[p].detach().clone()
-            for m, one in sent.items():
-                delta.sub_(one.push.vector, alpha=weights[m] / total)
+            for m, push in sent.items():
+                delta.sub_(push.message.vector, alpha=w[m] / total)
             self.outer.step()
             self.X[p].grad = None
-        for push, _, _ in sent.values():
-            if push.n:  # else its samples came with another fragment
-                self.workers.record_applied(push)
-            push.release()
-        self.descent.count(sum(one.push.n for one in sent.values()))
-        for m, one in sent.items():
-            if one.push.tag == "push":
-                self.workers.version_read[m] = self.descent.version
-                self.workers.send(self.x[p].clone(), m, self.tags[p], n=self.descent.samples)
+
+    def reply(self, p: int, m: int) -> None:
+        """Send X_p to learner m."""
+        self.workers.send(self.x[p].clone(), m, self.tags[p], n=self.descent.samples)
 
     # Both
 
     def finish(self) -> None:
         """Learner: send what is unsent of each fragment; take what is to come. All: end the epoch with X."""
         if self.is_server:
-            self.gathered.tell(ended=True)
-            for k in self.workers.alive:  # the last X_p that it was sent is no whole X
-                self.workers.version_read[k] = -1
+            self.gathered.end_epoch()
         else:
-            while self.sent_at[self.turns % self.fragments] < self.steps:
-                self.push("rest")
-            self.transport.isend(None, SERVER, "goodbye")
-            for p in range(self.fragments):
-                self.take_owed(p)
-            if not self.told:
-                self.take(self.transport.recv(SERVER, OVER))
+            self.send_rest()
         self.end_epoch()
+        self.turns.begin(self.steps)
+        self.told = False
         for k in self.workers.alive if self.is_server else ():
             self.gathered.begin(k)
-        self.begin()
+
+    def send_rest(self) -> None:
+        """Learner: send what is unsent of each fragment; take each X_p that is to come, and that the epoch is over."""
+        while self.turns.is_unsent:
+            self.push("rest")
+        self.transport.isend(None, SERVER, "goodbye")
+        for p in range(self.fragments):
+            self.take_owed(p)
+        if not self.told:
+            self.take(self.transport.recv(SERVER, OVER))

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.compression import Setting
-from gradwire.compression.dgs import SAMomentum, check_sgd, differences
-from gradwire.compression.sparse import Sparse, check_density
+from gradwire.compression.of_strategies.dgs import RecordedCodes, SAMomentum, check_sgd, differences
+from gradwire.compression.sparse import check_density
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.factories import is_flat
@@ -35,7 +35,6 @@ from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
 from gradwire.core.strategy.workers import SERVER
-from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)
@@ -85,6 +84,7 @@ class DGS(Served):
         check_sgd(self.descent.optimizer, self.name)
         x, layout, momentum = self.replica.x, self.replica.layout, self.descent.optimizer.param_groups[0]["momentum"]
         scope = self.cost().scope
+        self.codes = RecordedCodes(self.transport.recorder)
         self.velocity = SAMomentum(density=self.density)
         self.velocity.start(layout, x, Setting(scope, momentum=momentum, sends=not self.is_server))
         if self.is_server:
@@ -93,22 +93,23 @@ class DGS(Served):
             self.keep("room", room, saved=False)
             for k, end in self.differences.items():
                 self.keep(f"w {k}", end.w, saved=False)
-            self.workers.on_sent_x = lambda k: self.differences[k].know_all(x)
+            self.workers.on_sent_x = lambda k: self.differences[k].reset(x)
         else:
             self.keep("velocity", self.velocity, saved=False)
 
-    # Worker
+    # Worker k
 
     def step(self, n_samples: int) -> None:
         """Send s = top_R(u), u being m u + eta g; x_k <- x_k + G."""
-        g = self.replica.collect()
+        g, x = self.replica.collect(), self.replica.x
         self.descent.scale(g, n_samples)  # g <- eta (g + lambda x_k)
-        push = self.transport.isend(self.encode(self.velocity, g), SERVER, "push", n=n_samples)
+        s = self.codes.encode(self.velocity, g)  # u <- m u + g; s <- top_R(u); u <- u / m where not sent
+        push = self.transport.isend(s, SERVER, "push", n=n_samples)
         with self.transport.recv(SERVER, "difference") as reply:
             if self.downlink:
-                self.add(reply)
+                self.codes.add(self.velocity, reply.vector, x)
             else:
-                self.replica.x.add_(reply.vector)
+                x.add_(reply.vector)
         self.descent.samples = self.descent.processed = reply.n
         self.over = reply.n >= self.descent.until
         push.wait()
@@ -118,9 +119,9 @@ class DGS(Served):
     # Server
 
     def serve(self) -> None:
-        """Subtract what is pushed and answer, until the epoch has its samples and all workers wait."""
+        """x <- x - s for each s that comes, and answer, until the epoch has its samples and all workers wait."""
         for push in self.workers.messages("push", until=self.descent.until, on_departure=self.reply):
-            self.add(push, alpha=-1.0)
+            self.codes.add(self.velocity, push.vector, self.replica.x, alpha=-1.0)
             self.workers.record_applied(push)
             self.descent.count(push.n)
             push.release()
@@ -139,24 +140,15 @@ class DGS(Served):
             self.workers.send(self.difference(k), k, "difference", n=self.descent.samples)
 
     def difference(self, k: int) -> torch.Tensor:
-        """Return G of worker k, coded or as it is; w_k <- w_k + G."""
+        """Return G = top_R(x - w_k), coded, or x - w_k as it is; w_k <- w_k + G."""
         x, end = self.replica.x, self.differences[k]
-        return self.encode(end, x) if self.downlink else end.take_all(x)
+        return self.codes.encode(end, x) if self.downlink else end.send_whole(x)
 
-    # The codes on their way, and the ends of an epoch
+    def known_models(self) -> Mapping[int, torch.Tensor]:
+        """Return w_k of each worker k: x_k is what it was sent."""
+        return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
 
-    def encode(self, codec: Sparse, vector: torch.Tensor) -> torch.Tensor:
-        """Return the code of a vector [n], which is recorded."""
-        recorder = self.transport.recorder
-        with recorder.phase("compress", work="encode"):
-            code = codec.encode(vector)
-        recorder.count_code(code.values, code.indices, code.headers, vector.nbytes)
-        return code.data
-
-    def add(self, message: Message, alpha: float = 1.0) -> None:
-        """x <- x + alpha (the vector of a message)."""
-        with self.transport.recorder.phase("compress", work="decode"):
-            self.velocity.add(message.vector, self.replica.x, alpha)
+    # The model: the server's x, which a worker gets when an epoch ends
 
     def join(self, resumed: bool) -> None:
         """All begin with the server's x."""
@@ -171,10 +163,6 @@ class DGS(Served):
                 self.workers.send_copy(self.replica.x, k, 0, "model")
         else:
             self.transport.recv(SERVER, "model").copy_to(self.shown)
-
-    def known_models(self) -> Mapping[int, torch.Tensor]:
-        """w_k of each worker k: x_k is what it was sent."""
-        return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
 
     def model(self) -> torch.Tensor:
         """Return the server's x [n], on a worker as it was when the epoch ended."""

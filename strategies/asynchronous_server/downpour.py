@@ -5,11 +5,7 @@ it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetch
 clear what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
 
 With n_push = n_fetch = H this is asynchronous local SGD (Liu et al., 2024, arXiv 2401.09135): a push is an outer
-gradient -d_k. The server may have Nesterov momentum, which it applies once in M pushes (delayed Nesterov, algorithm 3
-there with c = 0; M = 1: at each push, as usual):
-
-    every push:       x <- x + eta d_k / M
-    the last of M:    m <- beta m + mean of the M pushes;  x <- x + eta beta m
+gradient -d_k, and the server may have momentum: see `delayed_nesterov.py`.
 
 Different from Downpour's paper: there a worker starts its fetch and its push and computes on; here it waits until the
 server has taken the push, and for the parameters that it fetches. There the server may run Adagrad; here it may have
@@ -28,6 +24,7 @@ from gradwire.core.records.options import option
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from gradwire.core.transports.base import Message
+from strategies.asynchronous_server.delayed_nesterov import DelayedNesterov
 from strategies.asynchronous_server.push_fetch import PushFetch
 
 
@@ -85,10 +82,9 @@ class Downpour(PushFetch):
         super().setup()
         if self.is_server and self.outer_momentum:
             with self.transport.recorder.holding("optimizer state"):
-                self.m = torch.zeros_like(self.replica.x)
-            self.pushes = torch.zeros(1, dtype=torch.int64, device="cpu")
-            self.keep("m", self.m)
-            self.keep("pushes", self.pushes, counted=False)
+                self.nesterov = DelayedNesterov(self.replica.x, self.outer_lr, self.outer_momentum, self.momentum_every)
+            self.keep("m", self.nesterov.m)
+            self.keep("pushes", self.nesterov.pushes, counted=False)
         self.movement = self.transport.allocate(self.replica.x.numel(), self.replica.x.dtype)
         self.before = torch.empty_like(self.replica.x)
         self.n_moved = 0
@@ -117,13 +113,8 @@ class Downpour(PushFetch):
         parameters.copy_to(self.replica.x)
 
     def move(self, movement: torch.Tensor) -> None:
-        """x <- x + eta d_k / M; with momentum see above: beta m and what is added of the M pushes are one vector."""
-        x, M = self.replica.x, self.momentum_every
-        x.add_(movement, alpha=self.outer_lr / M)
+        """x <- x + eta d_k; with momentum see `delayed_nesterov.py`."""
         if self.outer_momentum:
-            if self.pushes % M == 0:
-                self.m.mul_(self.outer_momentum)
-            self.m.add_(movement, alpha=1 / M)
-            self.pushes += 1
-            if self.pushes % M == 0:
-                x.add_(self.m, alpha=self.outer_lr * self.outer_momentum)
+            self.nesterov.add(self.replica.x, movement)
+        else:
+            self.replica.x.add_(movement, alpha=self.outer_lr)

@@ -4,7 +4,7 @@ An epoch ends when the server has added what was computed on as many samples as 
 fetch until every worker fetches; all push what they have left, and get the same x.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from gradwire.core.transports.base import Message
 
 
 @dataclass(kw_only=True)
-class PushFetch(Served):
+class PushFetch(Served, ABC):
     """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
 
     The staleness of a push: how many versions others have made between the worker's last fetch and the moment when

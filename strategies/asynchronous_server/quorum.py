@@ -8,14 +8,15 @@ from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.workers import Workers
 from gradwire.core.transports.base import Message, Transport
 
+PUSH = "push"  # which is replied to
 OVER = "over"  # to workers that wait for nothing: the epoch has its samples
 _AT_ONCE = 1e-6  # seconds: what has come is taken first, also after the grace time
 
 
 class Sent(NamedTuple):
-    """What a worker has sent of a part, and the samples and steps that it has taken since it sent the part before."""
+    """One push of one part, with the samples and steps that its worker has taken since its push of the part before."""
 
-    push: Message
+    message: Message
     samples: int
     steps: int
 
@@ -37,8 +38,9 @@ class _Gathered:
 class Quorum:
     """Calls `merge(part, what was sent of it by worker)` when `quorum` workers have sent a part, or all that may.
 
-    None: all. It does so earlier, `grace` seconds after the first has come, and where a worker sends a part again. It
-    is for the messages that `workers` yields, and waits for none; a replay merges the same.
+    None: all. It does so earlier, `grace` seconds after the first has come, and where a worker sends a part again.
+    Then it counts what was merged, and calls `reply(part, worker)` for each push. It is for the messages that `workers`
+    yields, and waits for none; a replay merges the same.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Quorum:
         quorum: int | None,
         grace: float,
         merge: Callable[[int, dict[int, Sent]], None],
+        reply: Callable[[int, int], None],
     ) -> None:
         self._workers, self._transport, self._descent = workers, transport, descent
-        self._parts, self._quorum, self._grace, self._call = parts, quorum, grace, merge
+        self._parts, self._quorum, self._grace, self._call, self._reply = parts, quorum, grace, merge, reply
         self._known: dict[int, _Worker] = {}
         self._gathered: dict[int, _Gathered] = {}  # by part, the first begun first
         workers.on_sent_x = self.begin
@@ -64,10 +67,10 @@ class Quorum:
 
     def add(self, push: Message) -> None:
         """Take what a worker has sent of the part whose turn it is; `workers.steps` are those that it has taken."""
-        k, one = push.src, self._known[push.src]
-        part, one.turns, one.samples = one.turns % self._parts, one.turns + 1, one.samples + push.n
-        then, now = one.sent_at[part], (one.samples, self._workers.steps[k])
-        one.sent_at[part] = now
+        k, worker = push.src, self._known[push.src]
+        part, worker.turns, worker.samples = worker.turns % self._parts, worker.turns + 1, worker.samples + push.n
+        then, now = worker.sent_at[part], (worker.samples, self._workers.steps[k])
+        worker.sent_at[part] = now
         if part in self._gathered and k in self._gathered[part].sent:
             self._merge(part)
         gathered = self._gathered.setdefault(part, _Gathered(self._transport.now()))
@@ -79,12 +82,18 @@ class Quorum:
         """Drop what the dead have sent, and merge what is enough now that some have left."""
         for part, gathered in list(self._gathered.items()):
             for k in gathered.sent.keys() - self._workers.alive:
-                self._workers.drop(gathered.sent.pop(k).push)
+                self._workers.drop(gathered.sent.pop(k).message)
             if gathered.sent:
                 self._merge_if_enough(part)
             else:
                 del self._gathered[part]
         self.tell()
+
+    def end_epoch(self) -> None:
+        """Tell the workers that the epoch has ended: each gets x, for the last part that it was sent is no whole x."""
+        self.tell(ended=True)
+        for k in self._workers.alive:
+            self._workers.version_read[k] = -1
 
     def tell(self, ended: bool = False) -> None:
         """Tell the workers, each once, that the epoch is over, if it has its samples or has `ended`."""
@@ -100,7 +109,17 @@ class Quorum:
             self._merge(part)
 
     def _merge(self, part: int) -> None:
-        self._call(part, dict(sorted(self._gathered.pop(part).sent.items())))
+        sent = dict(sorted(self._gathered.pop(part).sent.items()))
+        self._call(part, sent)
+        for push, _, _ in sent.values():
+            if push.n:  # else its samples came with another part
+                self._workers.record_applied(push)
+            push.release()
+        self._descent.count(sum(push.n for push, _, _ in sent.values()))
+        for k, (push, _, _) in sent.items():
+            if push.tag == PUSH:
+                self._workers.version_read[k] = self._descent.version
+                self._reply(part, k)
 
     def _merge_first(self) -> None:
         self._merge(next(iter(self._gathered)))

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.living import ROOT, CommonEpoch, Living
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.transports.base import Message, Work
+from strategies.living import ROOT, CommonEpoch, Living
 from strategies.local_models.drifting import Drifting
 
 REQUEST, ANSWER = "average", "averaged"

@@ -1,5 +1,6 @@
 """Ranks that train models of their own, which are averaged now and then: what these strategies share."""
 
+from abc import ABC
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from strategies.collectives import average
 
 
 @dataclass(kw_only=True)
-class Drifting(Strategy):
+class Drifting(Strategy, ABC):
     """Replicas that drift apart. What is evaluated is their mean, at any time.
 
     Their distance is measured with it: sqrt(mean over k of |x_k - mean|^2) / |mean|, the meter "replica_distance".

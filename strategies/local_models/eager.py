@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from strategies.local_models.fragments import Fragment
+from strategies.local_models.fragment import Fragment
 
 
 class EagerUpdates:
@@ -34,7 +34,7 @@ class EagerUpdates:
         own, n_others = self.own[fragment.part], (self._N - 1) * n
         if n_all := self._wait_for(fragment):
             total.sub_(own)
-            n_others = n_all - fragment.counts["sent"]
+            n_others = n_all - fragment.n_sent
         torch.sub(x0, x, out=own).mul_(n)
         self._take_outer_step(fragment, (total if n_all else total.zero_()).add_(own).div_(n + n_others))
         x.copy_(x0)

@@ -1,55 +1,31 @@
 """Ranks whose models are averaged in fragments, which take turns: what these strategies share.
 
-The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn if
-(t - o_p) mod H = 0, with o_p = floor(p H / P). It is updated and sent in the backward pass, when its gradients are
-complete; with `--clip_norm`, and with optimizers that cannot update a part of x, after it. What came is used before its
-first block's next forward pass. With `--strided` p is the blocks p, p + P, p + 2 P ..., and each of them is sent, and
-used, by itself: most of it lies far from the end of the model whose gradients come last and which is needed first.
+The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn, and is sent, if
+(t - o_p) mod H = 0, with o_p = floor(p H / P). With `--strided` p is the blocks p, p + P, p + 2 P ..., and each of them
+is sent, and used, by itself: most of it lies far from the end of the model whose gradients come last and which is
+needed first.
+
+A fragment is updated and sent in the backward pass, when its gradients are complete; with `--clip_norm`, and with
+optimizers that cannot update a part of x, after it. What came is used before its first block's next forward pass.
 """
 
-from abc import abstractmethod
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import option
-from gradwire.core.strategy.blocks import Block
-from gradwire.core.strategy.passes import OnBlocks
-from gradwire.sharding.blocks import cut
+from gradwire.sharding.blocks import Block, cut
+from gradwire.sharding.passes import OnBlocks, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
-
-
-@dataclass(eq=False)
-class Fragment:
-    """Blocks that are sent together; if strided, one of those whose turn is the same."""
-
-    tag: str
-    offset: int  # o_p
-    part: slice  # of x
-    tensors: range  # the numbers of its parameters
-    x: torch.Tensor
-    x0: nn.Parameter
-    sum: torch.Tensor  # of what all ranks send
-    counts: dict[str, int] = field(default_factory=lambda: {"n": 0, "sent": 0, "all": 0})
-    """Samples: since it was sent, of this rank when it was sent, and of all ranks in a sum that is not used yet."""
-    missing: set[int] = field(default_factory=set)  # parameters whose gradients are not complete in this backward pass
-    has_left: bool = False  # in this backward pass
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts."""
-        return self.counts
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take over the counts."""
-        self.counts = state
+from strategies.local_models.fragment import BackwardPass, Fragment
 
 
 @dataclass(kw_only=True)
-class Fragmented(Drifting, OnBlocks):
+class Fragmented(Drifting, OnBlocks, ABC):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
 
     fragments: int = option(2, least=1)
@@ -76,26 +52,33 @@ class Fragmented(Drifting, OnBlocks):
         return self.local_steps
 
     def setup(self) -> None:
-        """Cut the blocks of the model into fragments."""
+        """Cut the blocks of the model into fragments, and be called in its passes."""
         super().setup()
-        x, H = self.replica.x, self.local_steps
+        x = self.replica.x
         self.x0, self.sums = torch.empty_like(x), self.transport.allocate(x.numel(), x.dtype)
         self.keep("x0", self.x0)
         self.keep("sums", self.sums, counted=False)
         self.blocks = sorted(cut(self.replica, self.block_modules), key=lambda block: block.part.start)
-        P, B, self.cut = min(self.fragments, len(self.blocks)), len(self.blocks), list[Fragment]()
+        self.cut = self.cut_blocks()
+        if self.descent.has_parts:
+            self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])
+        self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
+        self.backward = BackwardPass(self.of_tensor, self.replica.layout.names)
+        self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
+        self.replica.on_gradient(self.take_gradient)
+        on_blocks(self.replica, self.blocks, self)
+
+    def cut_blocks(self) -> list[Fragment]:
+        """Return P fragments of neighbouring blocks; if strided, one of each block, of which every P-th takes turns."""
+        P, H, B = min(self.fragments, len(self.blocks)), self.local_steps, len(self.blocks)
+        found = []
         for i in range(n := B if self.strided else P):
             first, last = self.blocks[i * B // n], self.blocks[(i + 1) * B // n - 1]
             part, tensors = slice(first.part.start, last.part.stop), range(first.tensors.start, last.tensors.stop)
-            views = x[part], nn.Parameter(self.x0[part]), self.sums[part]
-            self.cut.append(Fragment(f"fragment {i}", i % P * H // P, part, tensors, *views))
-            self.keep(self.cut[i].tag, self.cut[i])
-        self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
-        if self.descent.has_parts:
-            self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])
-        self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
-        self.replica.on_gradient(self.take_gradient)
-        self.replica.on_blocks(self.blocks, self)
+            views = self.replica.x[part], nn.Parameter(self.x0[part]), self.sums[part]
+            found.append(Fragment(f"fragment {i}", i % P * H // P, part, tensors, *views))
+            self.keep(found[i].tag, found[i])
+        return found
 
     def join(self, resumed: bool) -> None:
         """All begin at the same x, which is x0."""
@@ -105,11 +88,42 @@ class Fragmented(Drifting, OnBlocks):
 
     # A step
 
+    def step(self, n_samples: int) -> None:
+        """x_k <- optimizer(x_k, g_k); send the fragments that have their turn, but for those that have been sent."""
+        self.use_all()
+        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.replica.zero_grad()
+        for fragment in self.cut:
+            if fragment not in self.backward.updated:
+                self.end_step(fragment, self.descent.version, n_samples)
+        self.backward.updated.clear()
+        self.n = 0
+        self.rounds.advance()
+
+    def end_step(self, fragment: Fragment, t: int, n: int) -> None:
+        """Count the samples of step t, for which the fragment is updated; send it, if it has its turn."""
+        fragment.n += n
+        if self.has_turn(fragment, t):
+            self.fill(fragment, fragment.n)
+            fragment.n_sent, fragment.n = fragment.n, 0
+            self.rounds.begin(fragment.sum, fragment.n_sent, fragment.tag)
+
+    def has_turn(self, fragment: Fragment, t: int) -> bool:
+        """Return whether the fragment is sent at step t."""
+        return (t - fragment.offset) % self.local_steps == 0
+
+    def wait_for(self, fragment: Fragment) -> int:
+        """Wait for the sum of a fragment that is on its way; return the samples in it, 0 if there is none."""
+        if fragment.tag in self.rounds:
+            fragment.n_sum = self.rounds.end(fragment.tag)
+        return fragment.n_sum
+
+    # In the passes of a step
+
     def begin_step(self, n_samples: int) -> None:
         """From now on update and send a fragment, if it has its turn, when its gradients are complete."""
         self.n = n_samples
-        for fragment in self.cut:
-            fragment.missing = set(fragment.tensors)
+        self.backward.begin()
         self.rounds.advance()
 
     def enter(self, block: Block) -> None:
@@ -119,50 +133,16 @@ class Fragmented(Drifting, OnBlocks):
 
     def leave(self, block: Block) -> None:
         """After it, in virtual time: let its time pass."""
-        self.replica.spend_forward(block)
+        spend_forward(self.transport.recorder, block)
 
     def take_gradient(self, i: int) -> None:
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""
         self.rounds.advance()
-        fragment, t = self.of_tensor[i], self.descent.version + 1
-        if fragment.has_left:
-            name = self.replica.layout.names[i]
-            raise RunFailed(f"a gradient of {name} came after it was used; make one backward pass a step")
-        fragment.missing.discard(i)
-        if self.n and not fragment.missing and self.has_turn(fragment, t) and self.descent.has_parts:
+        fragment, t = self.backward.complete(i), self.descent.version + 1
+        if fragment and self.n and self.has_turn(fragment, t) and self.descent.has_parts:
             self.descent.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
             self.end_step(fragment, t, self.n)
-            fragment.has_left = True
-
-    def step(self, n_samples: int) -> None:
-        """x_k <- optimizer(x_k, g_k), but for the fragments that have left; send others, if they have their turn."""
-        self.use_all()
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
-        self.replica.zero_grad()
-        for fragment in self.cut:
-            if not fragment.has_left:
-                self.end_step(fragment, self.descent.version, n_samples)
-            fragment.has_left = False
-        self.n = 0
-        self.rounds.advance()
-
-    def has_turn(self, fragment: Fragment, t: int) -> bool:
-        """Return whether the fragment is sent at step t."""
-        return (t - fragment.offset) % self.local_steps == 0
-
-    def end_step(self, fragment: Fragment, t: int, n: int) -> None:
-        """Count the samples of step t, for which the fragment is updated; send it, if it has its turn."""
-        fragment.counts["n"] += n
-        if self.has_turn(fragment, t):
-            self.fill(fragment, n := fragment.counts["n"])
-            fragment.counts |= {"n": 0, "sent": n}
-            self.rounds.begin(fragment.sum, n, fragment.tag)
-
-    def wait_for(self, fragment: Fragment) -> int:
-        """Wait for the sum of a fragment that is on its way; return the samples in it, 0 if there is none."""
-        if fragment.tag in self.rounds:
-            fragment.counts["all"] = self.rounds.end(fragment.tag)
-        return fragment.counts["all"]
+            self.backward.updated.add(fragment)
 
     # Between steps
 
@@ -184,6 +164,6 @@ class Fragmented(Drifting, OnBlocks):
         super().finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """See Strategy; all ranks call it, which wait for what is on its way."""
+        """Return the state of this rank; all ranks call it, which wait for what is on its way."""
         self.use_all(wait=True)
         return super().state_dict()

@@ -1,14 +1,15 @@
 """Local SGD: every rank trains a model of its own, and every H steps all begin again at their mean.
 
     H times:  x_k <- optimizer(x_k, g_k)                      on each rank k, with a state of its own
-    then:     mean = sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
+    then:     x_k <- sum of n_k x_k / sum of n_k              n_k: the samples of rank k in this round
 
-- `average`: x_k <- mean. (FedAvg; McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
-- `nesterov`: x_before, the parameters with which the round began, takes a step of SGD with Nesterov momentum, with the
-  gradient x_before - mean; x_k <- the new x_before. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105, algorithm 1.
-  There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
-- `--codec`: codes of x_before - x_k travel, and their mean is the gradient. With `--codec topk --error_decay 0.95
-  --optimizer adamw`: SparseLoCo, arXiv 2508.15706, but for its chunks of 2-bit values.
+- This is FedAvg. (McMahan et al., 2017, arXiv 1602.05629, algorithm 1; Stich, 2019, arXiv 1805.09767.)
+- `--outer_optimizer nesterov` takes the mean for a direction. (Douillard et al., 2023, DiLoCo, arXiv 2311.08105,
+  algorithm 1. There the inner optimizer is AdamW, and H = 500.) With `--optimizer muon`: MuLoCo, arXiv 2505.23725.
+- `--codec` sends codes of how far each x_k has come. With `--codec topk --error_decay 0.95 --optimizer adamw`:
+  SparseLoCo, arXiv 2508.15706, but for its chunks of 2-bit values.
+
+The last two end a round by an outer step: see `outer_step.py`.
 
 Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
@@ -21,11 +22,11 @@ import torch
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import option
 from gradwire.core.strategy.codes import GATHERED, KINDS, LINEAR
-from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Traits, Weight
 from strategies.collectives import ring_all_reduce
 from strategies.local_models.drifting import Drifting
+from strategies.local_models.outer_step import OuterStep
 
 
 @dataclass(kw_only=True)
@@ -74,20 +75,23 @@ class LocalSGD(Drifting):
                 raise UsageError(f"--{name} {value}: averaging has none; give --outer_optimizer nesterov too")
 
     def setup(self) -> None:
-        """Begin a round; make the outer optimizer."""
+        """Begin a round; make the outer optimizer, if there is one."""
         super().setup()
-        self.n_taken = torch.zeros(1, dtype=torch.int64, device="cpu")  # samples of this round
+        self.n_taken = torch.zeros(1, dtype=torch.int64, device="cpu")  # n_k
         self.keep("n_taken", self.n_taken, counted=False)
-        self.outer: torch.optim.SGD | None = None
-        averages = self.outer_optimizer == "average"
-        if self.coding or not averages:
-            lr = 1.0 if averages else 0.7 if self.outer_lr is None else self.outer_lr
-            momentum = 0.0 if averages else 0.9 if self.outer_momentum is None else self.outer_momentum
-            with self.transport.recorder.holding("codec state" if averages else "other"):
-                self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
-            self.outer = outer_sgd([self.before], lr, momentum)
-            self.keep("before", self.before)
-            self.keep("outer", self.outer)
+        self.outer = self.make_outer_step() if self.coding or self.outer_optimizer == "nesterov" else None
+
+    def make_outer_step(self) -> OuterStep:
+        """Return the outer step: with a codec alone, that is averaging, a step of the whole way."""
+        averages, recorder = self.outer_optimizer == "average", self.transport.recorder
+        lr = 1.0 if averages else 0.7 if self.outer_lr is None else self.outer_lr
+        momentum = 0.0 if averages else 0.9 if self.outer_momentum is None else self.outer_momentum
+        with recorder.holding("codec state" if averages else "other"):
+            self.before = torch.nn.Parameter(torch.empty_like(self.replica.x))
+        outer = OuterStep(self.before, lr, momentum, recorder)
+        self.keep("before", self.before)
+        self.keep("outer", outer.sgd)
+        return outer
 
     def join(self, resumed: bool) -> None:
         """All begin at the same x, which the first round began with."""
@@ -102,23 +106,17 @@ class LocalSGD(Drifting):
         self.n_taken += n_samples
         if self.descent.version % self.local_steps == 0:
             self.end_round()
+            self.n_taken.zero_()
 
     def end_round(self) -> None:
-        """x_k <- sum of n_k x_k / sum of n_k, or what the outer optimizer makes of it."""
-        x, mean, n = self.replica.x, self.mean, int(self.n_taken)
-        self.n_taken.zero_()
-        if self.coding:
-            self.coding.mean(torch.sub(self.before.data, x, out=mean), n, self.all_reduce)
+        """x_k <- sum of n_k x_k / sum of n_k, or what the outer step makes of it."""
+        x, mean, n_k = self.replica.x, self.mean, int(self.n_taken)
+        if self.outer and self.coding:
+            x.copy_(self.outer.by_codes(x, n_k, self.coding, self.all_reduce, mean))
         else:
-            mean.copy_(x).mul_(n)
-            mean.div_(self.all_reduce(mean, n))
-        if self.outer is None:
-            x.copy_(mean)
-            return
-        with self.transport.recorder.phase("update"):
-            self.before.grad = mean if self.coding else torch.sub(self.before.data, mean)
-            self.outer.step()
-        x.copy_(self.before.data)
+            mean.copy_(x).mul_(n_k)
+            mean.div_(self.all_reduce(mean, n_k))
+            x.copy_(self.outer.towards(mean) if self.outer else mean)
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """See `ring_all_reduce`."""

@@ -12,8 +12,8 @@ The blocks of the model are cut into P fragments, p = 0 .. P - 1, which take tur
 
 (Douillard et al., 2025, arXiv 2501.18512. There each rank sends x0_p - x_k,p, which has the same mean, in 4 bits.) With
 P = 1, tau = 0 and alpha = 0 it is DiLoCo: `local_sgd --outer_optimizer nesterov`; `--strided` sends it block by block,
-and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a
-fragment is sent, and waited for.
+and with more fragments it is the pattern of the paper. `fragments.py` has when in a step a fragment is sent, and waited
+for.
 
 With `eager` a rank takes its own difference at once: another algorithm, in `eager.py`.
 
@@ -31,7 +31,8 @@ from gradwire.core.strategy.factories import outer_sgd
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic, Weight
 from strategies.local_models.eager import EagerUpdates
-from strategies.local_models.fragments import Fragment, Fragmented
+from strategies.local_models.fragment import Fragment
+from strategies.local_models.fragments import Fragmented
 
 
 @dataclass(kw_only=True)
@@ -72,35 +73,30 @@ class StreamingDiLoCo(Fragmented):
         return "the outer optimizer has momentum"
 
     def setup(self) -> None:
-        """Make the outer optimizer."""
+        """Make the outer optimizer, which has x0."""
         super().setup()
         self.tau = min(1, self.local_steps - 1) if self.delay is None else self.delay
         self.alpha = 0.5 if self.blend is None else self.blend
-        self.outer = outer_sgd([one.x0 for one in self.cut], self.outer_lr, self.outer_momentum)
+        self.outer = outer_sgd([fragment.x0 for fragment in self.cut], self.outer_lr, self.outer_momentum)
         self.keep("outer", self.outer)
         self.eager_updates = self.make_eager_updates() if self.eager else None
 
-    def make_eager_updates(self) -> EagerUpdates:
-        """Return what a rank does with `eager`, and room for what it has sent."""
-        own = torch.zeros_like(self.x0)
-        self.keep("own", own)
-        return EagerUpdates(own, self.transport.world_size, self.wait_for, self.take_outer_step)
-
-    def use(self, fragment: Fragment) -> None:
-        """x0_p <- Nesterov(x0_p, d_p); x_k,p <- alpha x_k,p + (1 - alpha) x0_p, if a sum is due."""
-        if self.eager or fragment.has_left or not self.has_turn(fragment, self.descent.version - self.tau):
-            return
-        if n := self.wait_for(fragment):
-            x0 = fragment.x0.data
-            self.take_outer_step(fragment, torch.sub(x0, fragment.sum.div_(n), out=fragment.sum))
-            torch.lerp(x0, fragment.x, self.alpha, out=fragment.x)
-
     def fill(self, fragment: Fragment, n: int) -> None:
-        """The sum <- n_k x_k,p; with `eager` see there."""
+        """At step t with (t - o_p) mod H = 0: the sum <- n_k x_k,p, which is then sent."""
         if self.eager_updates:
             self.eager_updates.fill(fragment, n)
         else:
             torch.mul(fragment.x, n, out=fragment.sum)
+
+    def use(self, fragment: Fragment) -> None:
+        """At step t with (t - o_p - tau) mod H = 0: x0_p <- Nesterov(x0_p, d_p); blend x_k,p with it."""
+        t = self.descent.version
+        if self.eager or fragment in self.backward.updated or not self.has_turn(fragment, t - self.tau):
+            return
+        if n := self.wait_for(fragment):  # 0: nothing was sent tau steps ago, for the run has just begun
+            mean, x0 = fragment.sum.div_(n), fragment.x0.data
+            self.take_outer_step(fragment, torch.sub(x0, mean, out=mean))
+            torch.lerp(x0, fragment.x, self.alpha, out=fragment.x)  # x_k,p <- alpha x_k,p + (1 - alpha) x0_p
 
     def take_outer_step(self, fragment: Fragment, d: torch.Tensor) -> None:
         """x0_p <- Nesterov(x0_p, d); the sum is used."""
@@ -108,4 +104,10 @@ class StreamingDiLoCo(Fragmented):
             fragment.x0.grad = d
             self.outer.step()
             fragment.x0.grad = None
-        fragment.counts["all"] = 0
+        fragment.n_sum = 0
+
+    def make_eager_updates(self) -> EagerUpdates:
+        """Return what a rank does with `eager`, and room for what it has sent."""
+        own = torch.zeros_like(self.x0)
+        self.keep("own", own)
+        return EagerUpdates(own, self.transport.world_size, self.wait_for, self.take_outer_step)

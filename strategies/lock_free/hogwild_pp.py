@@ -6,8 +6,9 @@ passes the token on. (Zhang, Hsieh, Akella, Hogwild++, ICDM 2016, section 4.)
 
 The exchange of cluster i: with n = x_{i+1}, and d = x_i - u_i, where u_i is x_i after the last exchange, per element
 
-    |d| > tol:   x_i <- lambda n + (1 - lambda) x_i + (beta + lambda - 1) d;   x_{i+1} <- n + beta d;   u_i <- x_i
-    otherwise:   x_i <- lambda n + (1 - lambda) x_i + lambda d;   u_i <- x_i - d, so that d waits for more
+    |d| > tol:   x_{i+1} <- n + beta d
+                 x_i     <- lambda n + (1 - lambda) x_i + (beta + lambda - 1) d;   u_i <- x_i
+    otherwise:   x_i     <- lambda n + (1 - lambda) x_i + lambda d;                u_i <- x_i - d: d waits for more
 
 beta is the root in (0, 1) of beta^C + beta - 1, and lambda = 1 - beta^(C-1): so an update that has gone round once has
 its full weight when it is back where it was made.
@@ -23,9 +24,37 @@ from typing import Any
 import torch
 
 from gradwire.core.records.options import option
-from gradwire.core.strategy.living import ROOT
 from gradwire.core.strategy.traits import END, Weight
+from strategies.living import ROOT
+from strategies.lock_free.clusters import cut_ranks, distance_between
 from strategies.lock_free.hogwild import Hogwild
+
+
+def exchange(
+    x: torch.Tensor, u: torch.Tensor, next_x: torch.Tensor, beta: float, lam: float, tol: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exchange between x_i and x_{i+1}, which others may write meanwhile, and set u_i; all [n], in place.
+
+    Return what was added to x_i and to x_{i+1}.
+    """
+    x_i, n = x.clone(), next_x.clone()
+    d = x_i - u
+    passed_on = d * (d.abs() > tol)
+    waiting = d - passed_on
+    to_next = beta * passed_on
+    to_x = lam * (n - x_i) + (beta + lam - 1) * passed_on + lam * waiting
+    next_x.add_(to_next)
+    x.add_(to_x)
+    torch.add(x_i, to_x, out=u).sub_(waiting)
+    return to_x, to_next
+
+
+def coefficients(n_clusters: int) -> tuple[float, float]:
+    """Return beta, the root of beta^C + beta - 1 in (0, 1), and lambda = 1 - beta^(C-1), of C clusters."""
+    low, high = 0.0, 1.0
+    while low < (beta := (low + high) / 2) < high:
+        low, high = (beta, high) if beta**n_clusters + beta < 1 else (low, beta)
+    return beta, 1 - beta ** (n_clusters - 1)
 
 
 @dataclass(kw_only=True)
@@ -59,26 +88,21 @@ class HogwildPP(Hogwild):
         """Not known: see above."""
         return "an update has its full weight when the token has gone round"
 
-    def clusters(self) -> list[range]:
-        """Return the ranks that share one x: `cluster_size` that follow each other."""
-        N, c = self.transport.world_size, self.cluster_size
-        return [range(first, min(first + c, N)) for first in range(0, N, c)]
-
     def setup(self) -> None:
-        """Share also the token; and find beta and lambda."""
+        """Share also the token; find beta and lambda."""
         super().setup()
         self.token = self.share("token", 1, torch.int64)  # the cluster that holds it
         self.keep("token", self.token, counted=False)
-        self.beta, self.lam = coefficients(len(self.members))
         self.pass_at: int | None = None  # with how many updates of the cluster; None: it has not got the token
+        self.beta, self.lam = coefficients(len(self.xs))
 
     def share_x(self) -> torch.Tensor:
-        """Share every x and u, and the mean of all x; return x of this rank's cluster i."""
-        x = self.replica.x
-        self.members = self.clusters()
-        self.i = next(i for i, ranks in enumerate(self.members) if self.transport.rank in ranks)
+        """Share x_i and u_i of every cluster, and the mean of all x; return x_i of this rank's cluster i."""
+        x, clusters = self.replica.x, cut_ranks(self.transport.world_size, self.cluster_size)
+        self.i = next(i for i, ranks in enumerate(clusters) if self.transport.rank in ranks)
+        self.cluster = clusters[self.i]
         self.xs, self.us = (
-            [self.share(f"{name} {i}", x.numel(), x.dtype) for i in range(len(self.members))] for name in "xu"
+            [self.share(f"{name} {i}", x.numel(), x.dtype) for i in range(len(clusters))] for name in "xu"
         )
         for i, (x_i, u_i) in enumerate(zip(self.xs, self.us, strict=True)):
             self.keep(f"x {i}", x_i, counted=False)
@@ -89,25 +113,23 @@ class HogwildPP(Hogwild):
                 vector.copy_(x)
         return self.xs[self.i]
 
-    def join(self, resumed: bool) -> None:
-        """Rank 0: a resumed run begins with the mean of its x. See Hogwild."""
-        if resumed and self.transport.rank == ROOT:
-            self.mean.copy_(self.average_x())
-        super().join(resumed)
+    # The token
 
     def step(self, n_samples: int) -> None:
-        """x_i <- optimizer(x_i, g_k), in place. The lowest rank of a cluster then looks after the token."""
+        """x_i <- optimizer(x_i, g_k), in place. The lowest rank of the cluster that holds the token looks after it."""
         super().step(n_samples)
-        C, cluster = len(self.xs), self.members[self.i]
-        if C == 1 or self.transport.rank != cluster[0] or int(self.token) != self.i:
-            return
-        made = int(self.counts.of_ranks[1, cluster[0] : cluster[-1] + 1].sum())
+        if len(self.xs) > 1 and self.transport.rank == self.cluster[0] and int(self.token) == self.i:
+            self.look_after_token()
+
+    def look_after_token(self) -> None:
+        """When the token has come, exchange; tau_0 updates of the cluster later, pass it on."""
+        made = int(self.counts.of_ranks[1, self.cluster[0] : self.cluster[-1] + 1].sum())
         if self.pass_at is None:
-            self.pass_at = made + self.sync_delay
             self.exchange_with_next()
+            self.pass_at = made + self.sync_delay
         elif made >= self.pass_at:
             self.pass_at = None
-            self.token.fill_((self.i + 1) % C)
+            self.token.fill_((self.i + 1) % len(self.xs))
 
     def exchange_with_next(self) -> None:
         """Exchange between x_i and x_{i+1}."""
@@ -118,14 +140,19 @@ class HogwildPP(Hogwild):
             for increment in added:
                 self.lost.note(increment)
 
+    # The model
+
+    def join(self, resumed: bool) -> None:
+        """Rank 0: a resumed run begins with the mean of its x."""
+        if resumed and self.transport.rank == ROOT:
+            self.mean.copy_(self.average_x())
+        super().join(resumed)
+
     def measure(self, all_lived: bool) -> None:
         """On rank 0, while no rank writes: also the mean of all x, and how far they are from it."""
         super().measure(all_lived)
         self.mean.copy_(self.average_x())
-        squares = [(x_i - self.mean).square().sum(dtype=torch.float64) for x_i in self.xs]
-        norm = self.mean.norm(dtype=torch.float64)
-        distance = torch.stack(squares).mean().sqrt()
-        self.transport.recorder.meters["replica_distance"] = float(distance / norm) if norm else 0.0
+        self.transport.recorder.meters["replica_distance"] = distance_between(self.xs, self.mean)
 
     def total_x(self) -> torch.Tensor:
         """Return the sum of all x [n] in float64."""
@@ -142,30 +169,3 @@ class HogwildPP(Hogwild):
     def state_dict(self) -> dict[str, Any]:
         """What is shown of a checkpoint, x, is the mean."""
         return super().state_dict() | {"x": self.average_x()}
-
-
-def exchange(
-    x: torch.Tensor, u: torch.Tensor, next_x: torch.Tensor, beta: float, lam: float, tol: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exchange between x_i and x_{i+1}, which others may write meanwhile, and set u_i; all [n], in place.
-
-    Return what was added to x_i and to x_{i+1}.
-    """
-    was, n = x.clone(), next_x.clone()
-    d = was - u
-    moving = d * (d.abs() > tol)
-    waiting = d - moving
-    to_x = lam * (n - was) + (beta + lam - 1) * moving + lam * waiting
-    to_next = beta * moving
-    x.add_(to_x)
-    next_x.add_(to_next)
-    torch.add(was, to_x, out=u).sub_(waiting)
-    return to_x, to_next
-
-
-def coefficients(n_clusters: int) -> tuple[float, float]:
-    """Return beta, the root of beta^C + beta - 1 in (0, 1), and lambda = 1 - beta^(C-1), of C clusters."""
-    low, high = 0.0, 1.0
-    while low < (beta := (low + high) / 2) < high:
-        low, high = (beta, high) if beta**n_clusters + beta < 1 else (low, beta)
-    return beta, 1 - beta ** (n_clusters - 1)

@@ -13,18 +13,83 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, networks
+from benchmarks import common, networks, report, run_all
 from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
-from gradwire.core.records.errors import UsageError
+from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import STRATEGIES
 from strategies.all_reduce.expected import all_reduces
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
-HEADS = "claim", "hardware", "n"
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
+           ("asynchronous", "async_param_server")]  # fmt: skip
+PREDICTED = [
+    name for name, kind in STRATEGIES.items()
+    if kind().cost().path and not kind().cost().code and kind.traits.ranks[0] <= 2 and name != "single"
+]  # fmt: skip
+
+
+@dataclasses.dataclass
+class Case:
+    """A small run of a benchmark, some columns of its rows, and what holds of each row."""
+
+    line: str
+    columns: str
+    expected: list[tuple[Any, ...]]
+    law: Callable[[Row], bool] = lambda row: True
+    marks: Sequence[Any] = (pytest.mark.end_to_end,)
+
+
+def is_right_server(row: Row) -> bool:
+    samples_per_update = 4 if row["mode"] == "asynchronous" else 4 * row["workers"]
+    return bool(row["samples_per_s"] == pytest.approx(samples_per_update * row["updates_per_s"]))
+
+
+def is_right_all_reduce(row: Row) -> bool:
+    peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
+    expected = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
+    expected |= {f"{peer}_{what}_ratio" for peer in peers for what in ("best", "chosen")}
+    expected |= {f"{name}_us" for name in (*OURS, "chosen", "copy")} | {"world_size", "numel", "chosen", "copy_share"}
+    return row["chosen"] in all_reduces() and {key for key in row if not key.endswith("_quartiles")} == expected
+
+
+def is_right_code(row: Row) -> bool:
+    percent, errors = {"none": 100, "topk": 2}, {"blosc": (0, 0), "fp16": (1e-9, 1e-3), "topk": (1e-3, 1)}
+    low, high = errors.get(row["what"], (0, float("inf")))
+    is_coded = row["encode_ms"] != "" and row["percent"] == pytest.approx(percent.get(row["what"], row["percent"]))
+    return (is_coded and low <= row["error"] <= high) if row["ratio"] == "" else row["ratio"] > 0
+
+
+SIZES = "all_reduce --world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
+SUMS = [(3, 100000), (3, 1000000)]
+CASES = [
+    Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce),
+    Case(f"{SIZES} gloo mpi", "world_size numel", SUMS, is_right_all_reduce, [pytest.mark.end_to_end, *NEEDS_MPI]),
+    Case(
+        "training --n_gpus 2 --models mlp gpt --repeats 2 --steps 2 --batch_size 2", "model strategy peer",
+        [("mlp", "ring_all_reduce", "ring_all_reduce_builtin"), ("mlp", "param_server", "gloo_reduce_broadcast"),
+         *(("gpt", f"fully_sharded{how}", "fully_sharded_builtin") for how in ("", " --prefetch"))],
+    ),
+    Case(
+        "startup --ranks 2 --repeats 1", "what", [("import torch",), ("first run, to its end",), ("2 ranks ready",)],
+        lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
+    ),
+    Case(
+        "prediction --ranks 2 --mbit 2 --parameters 1000 --repeats 2", "strategy", [(name,) for name in PREDICTED],
+        lambda row: row["simulated_ms"] == pytest.approx(row["predicted_ms"], rel=0.01) and row["measured_ms"] >= 5,
+    ),
+    Case(
+        "parameter_server --workers 1 2 --repeats 1 --steps 2 --batch_size 4", "workers mode server",
+        [(n, *row) for n in (1, 2) for row in SERVERS], is_right_server, [pytest.mark.exhaustive],
+    ),
+    Case(
+        "compression --elements 20000 --repeats 2", "what",
+        [*((name,) for name in CODECS), ("selection.top",), ("selection.above",), ("powersgd, rank 2",)], is_right_code,
+    ),
+]  # fmt: skip
 
 
 def run(name: str, *arguments: str) -> None:
@@ -38,148 +103,41 @@ def run(name: str, *arguments: str) -> None:
         torch.set_num_threads(threads)
 
 
-def figures(folder: Path, capsys: pytest.CaptureFixture[str], name: str, *arguments: str, head: str = "") -> Rows:
-    """Run a benchmark; return what it wrote, its general promises checked."""
-    path = folder / "figures.json"
-    run(name, *arguments, "--out", str(path))
-    return check(capsys.readouterr().out, path, [*HEADS, *head.split()])
-
-
-def check(out: str, path: Path, heads: Sequence[str]) -> Rows:
-    """Return the rows that were kept; compare what was printed with them, which must be figures."""
-    kept = json.loads(path.read_text())
+@pytest.mark.parametrize("case", [pytest.param(one, marks=one.marks, id=one.line) for one in CASES])
+def test_a_small_run(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *options = case.line.split()
+    run(name, *options, "--out", str(tmp_path / "figures.json"))
+    out, kept = capsys.readouterr().out.splitlines(), json.loads((tmp_path / "figures.json").read_text())
     assert set(kept) == {"machine", "git_commit", "options", "rows"}
-    assert {"cpu", "cores", "torch", "python"} <= set(kept["machine"])
-    assert kept["options"]["repeats"] >= 1
-    rows: Rows = kept["rows"]
-    assert [line.split()[0] for line in out.splitlines()[: len(heads)]] == list(heads)
-    assert len(out.splitlines()) == len(heads) + 1 + len(rows), "one line per row, under the names"
-    for key, value in (item for row in rows for item in row.items()):
-        assert not isinstance(value, float) or value > 0 or key == "error", key
+    assert kept["options"]["repeats"] == int(options[options.index("--repeats") + 1])
+    heads = ["claim", "hardware", "n", *["ranks"] * (name == "all_reduce")]
+    assert [line.split()[0] for line in out[: len(heads)]] == heads
+    rows: list[Row] = kept["rows"]
+    assert len(out) == len(heads) + 1 + len(rows), "one line per row, under the names"
     for row in rows:
+        assert all(not isinstance(value, float) or value > 0 or key == "error" for key, value in row.items())
         for key in (key for key in row if key.endswith("_quartiles")):
-            low, high = row[key]
-            assert 0 < low <= row[key.removesuffix("_quartiles")] <= high
-    return rows
-
-
-@dataclasses.dataclass
-class Case:
-    """A small run of a benchmark, some columns of its rows, and what holds of each row."""
-
-    arguments: str
-    columns: str
-    expected: list[tuple[Any, ...]]
-    law: Callable[[dict[str, Any]], bool] = lambda row: True
-    head: str = ""
-
-
-def is_right_server(row: dict[str, Any]) -> bool:
-    samples_per_update = 4 if row["mode"] == "asynchronous" else 4 * row["workers"]
-    return row["samples_per_s"] == pytest.approx(samples_per_update * row["updates_per_s"])
-
-
-def is_right_all_reduce(row: dict[str, Any]) -> bool:
-    peers = [peer for peer in ("gloo", "mpi") if f"{peer}_us" in row]
-    of_peers = {f"{over}{peer}_{what}" for peer in peers for over in ("", "over_") for what in ("us", "ratio")}
-    found = {key for key in row if not key.endswith("_quartiles")}
-    of_peers |= {f"{peer}_{what}_ratio" for peer in peers for what in ("best", "chosen")}
-    of_peers |= {f"{name}_us" for name in (*OURS, "chosen", "copy")}
-    is_known = row["chosen"] in all_reduces()
-    return is_known and found == {"world_size", "numel", "chosen", "copy_share", *of_peers}
-
-
-SERVERS = [("synchronous", "param_server"), ("synchronous", "gloo_reduce_broadcast"),
-           ("asynchronous", "async_param_server")]  # fmt: skip
-PREDICTED = [
-    name for name, kind in STRATEGIES.items()
-    if kind().cost().path and not kind().cost().code and kind.traits.ranks[0] <= 2
-]  # fmt: skip
-SIZES = "--world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
-SUMS = [(3, 100000), (3, 1000000)]
-
-
-CASES = {
-    "all_reduce": Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
-    "training": Case(
-        "--n_gpus 2 --models mlp --repeats 2 --steps 2 --batch_size 8", "model n_gpus strategy peer",
-        [("mlp", 2, "ring_all_reduce", "ring_all_reduce_builtin"), ("mlp", 2, "param_server", "gloo_reduce_broadcast")],
-    ),
-    "training, gpt": Case(
-        "--models gpt --repeats 2 --steps 2 --batch_size 2", "model n_gpus strategy peer",
-        [("gpt", 2, f"fully_sharded{how}", "fully_sharded_builtin") for how in ("", " --prefetch")],
-    ),
-    "startup": Case(
-        "--ranks 2 --repeats 1", "what", [("import torch",), ("first run, to its end",), ("2 ranks ready",)],
-        lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
-    ),
-    "prediction": Case(
-        "--ranks 2 --mbit 2 --parameters 1000 --repeats 2", "strategy",
-        [(name,) for name in PREDICTED if name != "single"],
-        lambda row: row["simulated_ms"] == pytest.approx(row["predicted_ms"], rel=0.01) and row["measured_ms"] >= 5,
-    ),
-    "parameter_server": Case(
-        "--workers 1 2 --repeats 1 --steps 2 --batch_size 4", "workers mode server",
-        [(n, *row) for n in (1, 2) for row in SERVERS], is_right_server,
-    ),
-    "all_reduce, mpi": Case(f"{SIZES} gloo mpi", "world_size numel", SUMS, is_right_all_reduce, "ranks"),
-}  # fmt: skip
-MARKS = {
-    "all_reduce, mpi": [pytest.mark.end_to_end, *NEEDS_MPI],
-    "parameter_server": [pytest.mark.exhaustive],
-}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.end_to_end])) for name in CASES]
-)
-def test_a_small_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = CASES[name]
-    rows = figures(tmp_path, capsys, name.split(",")[0], *case.arguments.split(), head=case.head)
+            assert 0 < row[key][0] <= row[key.removesuffix("_quartiles")] <= row[key][1]
     assert [tuple(row[column] for column in case.columns.split()) for row in rows] == case.expected
     assert all(map(case.law, rows)), rows
 
 
-@pytest.mark.slow
 @pytest.mark.end_to_end
-def test_compression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = figures(tmp_path, capsys, "compression", "--elements", "20000", "--repeats", "2")
-    coded = {row["what"]: row for row in rows if row["encode_ms"] != ""}
-    assert set(coded) == set(CODECS)
-    assert coded["none"]["percent"] == 100
-    assert coded["topk"]["percent"] == pytest.approx(2)
-    assert coded["blosc"]["error"] == 0
-    assert 0 < coded["fp16"]["error"] < 1e-3 < coded["topk"]["error"] < 1
-    compared = {row["what"]: row for row in rows if row["torch_ms"] != ""}
-    assert set(compared) == {"selection.top", "selection.above", "powersgd, rank 2"}
-    assert compared["selection.top"]["error"] == 0
-    assert all(row["ratio"] > 0 for row in compared.values())
-
-
-@pytest.mark.end_to_end
-def test_a_benchmark_is_a_script(tmp_path: Path) -> None:
-    line = [sys.executable, "benchmarks/all_reduce.py", "--sizes", "1000", "2000", "--repeats", "2"]
-    done = subprocess.run([*line, "--out", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True,
-                          timeout=LIMIT, check=False)  # fmt: skip
+def test_benchmarks_are_scripts(tmp_path: Path) -> None:
+    line = [sys.executable, "benchmarks/all_reduce.py", "--sizes", "1000", "2000", "--repeats", "2", "--out"]
+    done = subprocess.run([*line, tmp_path / "figures.json"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
-    rows = check(done.stdout, tmp_path / "figures.json", [*HEADS, "ranks"])
-    assert [(row["world_size"], row["numel"]) for row in rows] == [(2, 1000), (2, 2000)]
-    assert all(map(is_right_all_reduce, rows))
+    assert [row["numel"] for row in json.loads((tmp_path / "figures.json").read_text())["rows"]] == [1000, 2000]
 
 
 def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
     over, under = np.array([1.0, 2.0, 9.0, 3.0, 4.0]), np.array([1.0, 4.0, 2.0, 6.0, 8.0])
     assert common.figures(ratio=over / under) == {"ratio": 0.5, "ratio_quartiles": [0.5, 1.0]}
-    assert np.median(over) / np.median(under) == 0.75
 
 
-# What is not installed, and what is wrong
-
-
-def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UsageError, match="--peers mpi: needs mpirun and mpi4py: pip install"):
-        run("all_reduce", "--peers", "mpi")
+def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
+    for network, size in {networks.cnn: 1_199_882, networks.mlp: 5_824_522}.items():
+        assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
 
 
 WRONG = """
@@ -204,6 +162,54 @@ def test_bad_usage_names_the_option(line: str) -> None:
         run(name, option, *values)
 
 
-def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
-    for network, size in {networks.cnn: 1_199_882, networks.mlp: 5_824_522}.items():
-        assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
+def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="--peers mpi: needs mpirun and mpi4py: pip install"):
+        run("all_reduce", "--peers", "mpi")
+
+
+# The Speed table
+
+
+def test_the_speed_table_is_that_of_the_kept_figures() -> None:
+    readme, kept = report.README.read_text(encoding="utf-8"), report.load(report.KEPT)
+    assert {path.stem for path in report.KEPT.glob("*.json")} == {*report.TABLE, "training_gpt", "handling"}
+    assert report.with_table(readme, kept) == readme, "python -m benchmarks.report does so"
+    assert report.with_table(readme.replace("1.07 (", "2.07 ("), kept) == readme, "an edited number is found"
+    for row in kept["training"]["rows"]:
+        low, high = row["ratio_quartiles"]
+        what = f"| training the {row['model'].upper()}, 2 processes: `{row['strategy']}` against `{row['peer']}`"
+        assert f"{what} | {row['ratio']:.3g} ({low:.3g}-{high:.3g}) |" in readme
+
+
+def test_figures_that_are_missing_damaged_or_of_two_machines_are_refused(tmp_path: Path) -> None:
+    def keep(name: str, **changes: Any) -> None:
+        figures = json.loads((report.KEPT / f"{name}.json").read_text())
+        (tmp_path / f"{name}.json").write_text(json.dumps(figures | {"machine": figures["machine"] | changes}))
+
+    with pytest.raises(UsageError, match=r"benchmarks\.run_all"):
+        report.load(tmp_path)
+    keep("training", platform="Linux-7")
+    keep("startup")
+    assert [*report.load(tmp_path)] == ["training", "startup"], "a new kernel does not make another machine"
+    keep("startup", cores=4000)
+    with pytest.raises(UsageError, match="not all figures are of one machine"):
+        report.load(tmp_path)
+    (tmp_path / "startup.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"startup\.json: not the figures"):
+        report.load(tmp_path)
+
+
+def test_a_benchmark_that_fails_is_told_and_the_others_are_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done: list[list[str]] = []
+
+    def finish(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        done.append(command[1:])
+        return subprocess.CompletedProcess(command, int("startup" in command[1]))
+
+    monkeypatch.setattr(subprocess, "run", finish)
+    with pytest.raises(RunFailed, match=r"^1 of 9 benchmarks failed: startup$"):
+        run_all.main(run_all.Settings(str(tmp_path)))
+    assert done[0] == ["benchmarks/all_reduce.py", "--world_size", "2", "--out", f"{tmp_path}/all_reduce_2.json"]
+    assert [Path(command[-1]).stem for command in done] == list(report.TABLE)
+    assert all((ROOT / script).exists() for script, *_ in done)

@@ -1,7 +1,6 @@
 """The evaluator beside a run: it does not outlive it, and does not harm it."""
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -67,21 +66,6 @@ def test_an_interrupt_ends_the_evaluator_with_the_run(tmp_path: Path) -> None:
     thread.join()
     assert evaluators() == []
     assert not folder_of.is_training(tmp_path / "c")
-
-
-@pytest.mark.slow
-@pytest.mark.end_to_end
-def test_under_torchrun_rank_0_holds_the_folder_and_starts_the_evaluator(
-    tmp_path: Path, start: Callable[..., Any]
-) -> None:
-    one = given(tmp_path, n_gpus=None, run_name=None, checkpoint_dir=None, evaluator=True)
-    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", *one)
-    said, errors = (process := start(*line)).communicate(timeout=LIMIT)
-    assert process.returncode == 0, errors
-    (folder,) = tmp_path.glob("*.checkpoints")
-    assert [int(path.name[5:]) for path in folder_of.listed(folder)] == list(range(3, 19, 3))
-    assert steps(folder / "evaluation.csv") == list(range(3, 19, 3))
-    assert re.search(r"^scores +.*evaluation.csv$", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

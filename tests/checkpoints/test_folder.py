@@ -7,8 +7,7 @@ import pytest
 from gradwire import run
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from tests.checkpoints.samples import options
 
 

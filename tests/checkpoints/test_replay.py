@@ -9,9 +9,8 @@ import pytest
 from gradwire import run
 from gradwire.checkpoints import replay
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.files import load_metadata
 from strategies.asynchronous_server.downpour import Downpour
-from tests.runs import TRUSTED, made, said, small
+from tests.runs import made, small
 
 pytestmark = pytest.mark.xdist_group("replay")  # a run of the module is made once
 
@@ -22,19 +21,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made(folder, Downpour(n_push=2, n_fetch=3), "downpour", n_gpus=4, slow=("2:3",), jitter=0.5)
     made(folder, "param_server", "synchronous", n_gpus=3)
     return folder
-
-
-def test_on_the_command_line_a_replay_needs_the_name_of_the_run_only(results: Path, tmp_path: Path) -> None:
-    path = results / "downpour"
-    code, text = said("--replay", str(path), *TRUSTED, "--results_dir", str(tmp_path), "--run_name", "again")
-    assert code == 0, text
-    assert f"replay         bit for bit the parameters of {path}" in text
-    before, again = load_metadata(results / "downpour.json"), load_metadata(tmp_path / "again.json")
-    assert again["parameter_hash"] == before["parameter_hash"]
-    assert again["arrivals"] == before["arrivals"]
-    assert {name: again["options"][name] for name in ("strategy", "n_push", "n_fetch", "momentum", "slow")} == {
-        "strategy": "downpour", "n_push": 2, "n_fetch": 3, "momentum": 0.0, "slow": ["2:3"],
-    }  # fmt: skip
 
 
 def test_a_synchronous_run_has_nothing_to_be_repeated(results: Path) -> None:

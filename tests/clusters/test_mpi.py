@@ -64,25 +64,6 @@ def test_memory_is_used_again_once_a_message_is_released_and_not_before() -> Non
     assert run("mpi", use_its_memory_again, 2)[0] == (1, {0}, {1})
 
 
-def forget_what_has_gone(transport: Transport) -> bool:
-    """Rank 1 asks after none of the Works of what it sends; it keeps little of it all the same."""
-    if transport.rank == 1:
-        for _ in range(50):
-            transport.isend(torch.ones(10), 0, "x")
-        transport.recv(0, "received")
-        for _ in range(20):
-            transport.isend(None, 0, "y")
-        return len(mpi_of(transport)._sending[0]) < 20
-    for _ in range(50):
-        transport.recv(1, "x").release()
-    transport.isend(None, 1, "received")
-    return transport.recv(1, "y").object is None
-
-
-def test_a_sender_does_not_keep_what_has_gone() -> None:
-    assert run("mpi", forget_what_has_gone, 2) == [True, True]
-
-
 def close_early_and_open_again(transport: Transport) -> Any:
     """Rank 0 closes before the others, whose goodbyes must not be heard on the transport that comes next."""
     from gradwire.clusters.mpi import Mpi

@@ -1,7 +1,6 @@
 """What a receiver applies is what the codec's plain program gives, on float64; see `tests/compression/plain`."""
 
 import warnings
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from gradwire.compression import CODECS, Codec
 from gradwire.core.strategy.layout import Layout
 from tests.compression.plain import PlainRun, plain_module
 from tests.compression.test_all_codecs import normal, started
-from tests.compression.test_laws import TESTS
-from tests.selection import codec_named
 
 TENSORS = Layout(("w", "b", "s", "deep"), ((30, 20), (10,), (), (4, 3, 5, 5)))
 
@@ -47,33 +44,3 @@ def assert_plain(codec_class: type[Codec], scope: str) -> None:
 def test_a_receiver_applies_what_the_plain_program_gives(codec_class: type[Codec], scope: str) -> None:
     if not (codec_class.tensors_only and scope == "vector"):
         assert_plain(codec_class, scope)
-
-
-# One of a user's own
-
-OWN = '''
-from dataclasses import dataclass
-from gradwire.compression.dgc import DGC
-
-@dataclass(kw_only=True)
-class Away(DGC):
-    """DGC whose velocity points away from the one before: what it sends and keeps is still all that came in."""
-
-    def encode(self, vector):
-        self.u.neg_()
-        return super().encode(vector)
-'''
-WITH_PROGRAM = f"{OWN}\nfrom tests.compression.plain.dgc import plain_program\n"
-
-
-def test_a_wrong_sign_that_keeps_the_law_is_found(own_module: Callable[[str], str]) -> None:
-    own = codec_named(f"{own_module(WITH_PROGRAM)}:Away")
-    TESTS[own.law](own(), TENSORS, "tensor")
-    with pytest.raises(AssertionError, match="not close"):
-        assert_plain(own, "tensor")
-
-
-def test_for_one_without_a_plain_program_a_warning_says_so(own_module: Callable[[str], str]) -> None:
-    own = codec_named(f"{own_module(OWN)}:Away")
-    with pytest.warns(UserWarning, match="has no plain program"), pytest.raises(pytest.skip.Exception):
-        assert_plain(own, "tensor")

@@ -97,7 +97,7 @@ def distances_to_torch(transport: Transport, rank: int, steps: int) -> list[floa
 
 
 @pytest.mark.xdist_group("torchrun")
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 3])
 def test_two_ranks_get_what_torchs_hook_gives(rank: int) -> None:
     for distances in run("process_group", distances_to_torch, 2, rank, 8):
         assert max(distances) < 1e-9

@@ -1,6 +1,5 @@
 """Codecs that send some elements: what is sent and what is kept are together what came in, bit for bit."""
 
-import copy
 import math
 from typing import Any
 
@@ -16,11 +15,9 @@ from tests.compression import test_all_codecs as every
 
 SHAPES = ((), (3, 4), (0,), (1,), (7, 1, 2), (29,))
 LAYOUT = Layout(tuple(f"layer{i}.weight" for i in range(len(SHAPES))), SHAPES)
-EVERY: tuple[Any, ...] = (TopK, RandomK, DGC)
 
 scopes, dtypes = every.SCOPES, every.DTYPES
 densities = st.sampled_from([1e-9, 0.01, 0.1, 0.3, 0.5, 0.999, 1.0])
-kinds = st.sampled_from(["whole", "equal", "zeros", "normal", "wide"])
 seeds = st.integers(0, 999)
 
 
@@ -53,59 +50,6 @@ def parts(scope: str) -> list[slice]:
 # What is sent
 
 
-@settings(max_examples=30)
-@given(st.sampled_from([TopK, DGC]), kinds, scopes, densities, dtypes, seeds, st.booleans())
-def test_the_largest_of_each_part_are_sent_and_the_others_are_kept(
-    kind: Any, values: str, scope: str, density: float, dtype: torch.dtype, seed: int, masking: bool
-) -> None:
-    options: dict[str, Any] = {"warmup_epochs": 0, "masking": masking} if kind is DGC else {}
-    sender = started(kind(density=density, **options), dtype, scope=scope, momentum=0.5)
-    receiver = started(kind(density=density, **options), dtype, scope=scope)
-    u = torch.zeros(LAYOUT.n, dtype=dtype)
-    v = torch.zeros(LAYOUT.n, dtype=dtype)
-    for g in vectors(values, seed, dtype):
-        before = g.clone()
-        code = sender.encode(g)
-        assert torch.equal(g, before), "not changed"
-        u = 0.5 * u + g if kind is DGC else g
-        v = v + u
-        sent = receiver.decode(code.data)
-        kept = sender.v if kind is DGC else sender.r
-        indices = code.data[code.values :].clone().view(torch.int32).long()
-        assert len(set(indices.tolist())) == len(indices) == sum(share(p.stop - p.start, density) for p in parts(scope))
-        chosen = torch.zeros(LAYOUT.n, dtype=torch.bool).index_fill_(0, indices, True)
-        for part in parts(scope):
-            assert int(chosen[part].sum()) == share(part.stop - part.start, density)
-            if 0 < int(chosen[part].sum()) < part.stop - part.start:
-                assert v[part][chosen[part]].abs().min() >= v[part][~chosen[part]].abs().max()
-        assert torch.equal(sent, v.where(chosen, torch.zeros_like(v)))
-        assert torch.equal(kept, v.where(~chosen, torch.zeros_like(v)))
-        v = kept.clone()
-        if kind is DGC:
-            if masking:
-                u[chosen] = 0
-            assert torch.equal(sender.u, u)
-
-
-@settings(max_examples=15)
-@given(st.sampled_from(["normal", "wide", "equal"]), scopes, st.sampled_from([0.1, 1.0]), dtypes, seeds)
-def test_what_float16_loses_is_kept(values: str, scope: str, density: float, dtype: torch.dtype, seed: int) -> None:
-    for codec in (TopK(density=density, half_values=True), DGC(density=density, half_values=True, masking=False)):
-        sender, receiver = started(codec, dtype, scope=scope), started(copy.copy(codec), dtype, scope=scope)
-        kept = torch.zeros(LAYOUT.n, dtype=dtype)
-        for g in vectors(values, seed, dtype):
-            code = sender.encode(g)
-            sent = receiver.decode(code.data)
-            before, kept = kept + g, (sender.v if isinstance(sender, DGC) else sender.r).clone()
-            assert torch.isfinite(sent).all()
-            assert torch.equal(sent.half().to(dtype), sent)
-            exact = before.abs() <= 65504  # above, the difference is rounded, as every sum
-            assert torch.equal((sent + kept)[exact], before[exact])
-            assert torch.allclose(sent + kept, before, rtol=2**-22)
-            near = exact & (sent != 0)
-            assert ((before - sent).abs() <= before.abs() * 2**-11 + 2**-25)[near].all(), "rounded to the nearest"
-
-
 @settings(max_examples=15)
 @given(scopes, densities, dtypes, seeds)
 def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
@@ -127,43 +71,6 @@ def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
         assert all(torch.equal(r, x.where(~chosen, torch.zeros_like(x))) for r, x in zip(kept, v, strict=True))
 
 
-def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_turn() -> None:
-    drawn = []
-    for seed in (1, -1):
-        codec = started(RandomK(density=0.1), layout=Layout(("x",), ((100,),)), seed=seed)
-        for _ in range(300):
-            codec.encode(torch.ones(100))
-            drawn.append(codec.latest[1])
-    assert len({tuple(indices.tolist()) for indices in drawn}) == 600
-    counts = torch.cat(drawn[:300]).bincount(minlength=100)  # 30 each, with a standard deviation of 5.2
-    assert 7 < counts.min() <= counts.max() < 56
-
-
-# Over many steps
-
-
-@settings(max_examples=30)
-@given(st.sampled_from(EVERY), scopes, dtypes, seeds)
-def test_at_density_one_the_code_is_the_vector(kind: Any, scope: str, dtype: torch.dtype, seed: int) -> None:
-    codec = started(kind(density=1.0), dtype, scope=scope, momentum=0.9)
-    for g in vectors("wide", seed, dtype):
-        g[::5] = -0.0
-        out = torch.full_like(g, 7)
-        assert codec.decode(codec.encode(g).data, out) is out
-        assert torch.equal(out.view(torch.uint8), g.view(torch.uint8)), "with masking, momentum has no effect"
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_masking_at_density_one_dgc_sends_the_momentum_of_sgd(dtype: torch.dtype) -> None:
-    x = torch.nn.Parameter(torch.zeros(LAYOUT.n, dtype=dtype))
-    optimizer = torch.optim.SGD([x], lr=0.1, momentum=0.9)
-    codec = started(DGC(density=1.0, masking=False), dtype, momentum=0.9)
-    for g in vectors("wide", 5, dtype, steps=10):
-        x.grad = g
-        optimizer.step()
-        assert torch.equal(codec.decode(codec.encode(g).data), optimizer.state[x]["momentum_buffer"])
-
-
 # Deep Gradient Compression
 
 
@@ -171,10 +78,7 @@ def test_without_masking_at_density_one_dgc_sends_the_momentum_of_sgd(dtype: tor
     ("epochs", "density", "expected"),
     [
         (4, 0.001, [0.25, 0.0625, 0.015625, 0.004, 0.001, 0.001]),
-        (4, 0.02, [0.25, 0.0625, 0.02, 0.02, 0.02]),
         (0, 0.001, [0.001, 0.001]),
-        (1, 0.001, [0.25, 0.001]),
-        (2, 0.001, [0.25, 0.015625, 0.001]),
         (8, 0.001, [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.004, 0.004, 0.001]),
     ],
 )
@@ -211,13 +115,11 @@ def test_dgc_clips_the_gradient_to_the_share_of_one_worker() -> None:
 # What is too large
 
 
-@pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_sum_above_the_largest_float_is_not_sent(kind: Any, half: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("kind", "half"), [(TopK, True), (RandomK, False), (DGC, False)])
+def test_a_sum_above_the_largest_float_is_not_sent(kind: Any, half: bool) -> None:
     """Every gradient is finite; what is kept of the smaller ones plus the next is not."""
-    options: dict[str, Any] = {} if kind is RandomK else {"half_values": half}
-    layout = Layout(("first", "second"), ((1,), (8,)))
+    options: dict[str, Any] = {"half_values": True} if half else {}
+    dtype, layout = torch.float32, Layout(("first", "second"), ((1,), (8,)))
     codec = started(kind(density=0.1, **options), dtype, layout=layout)
     g = torch.tensor([0.0, *[0.6 * torch.finfo(dtype).max] * 8], dtype=dtype)
     message = r"^the gradient of second plus what was kept of those before it is above the largest float\d\d; take a"
@@ -253,9 +155,7 @@ def test_with_a_sampled_threshold_the_length_is_known_only_about(kind: Any) -> N
             receiver.decode(wrong)
 
 
-@pytest.mark.parametrize("kind", [TopK, DGC])
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("index", [-1, LAYOUT.n, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize(("kind", "half", "index"), [(TopK, False, -1), (DGC, True, LAYOUT.n)])
 def test_an_index_outside_of_the_vector_is_refused(kind: Any, half: bool, index: int) -> None:
     codec = started(kind(density=0.2, half_values=half))
     data = codec.encode(torch.arange(float(LAYOUT.n))).data

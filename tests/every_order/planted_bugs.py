@@ -70,17 +70,6 @@ def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
         return n + int(theirs.n)
 
 
-@bug("ring_all_reduce", "all_reduce", "a chunk is cleared one step early", 3, 2)
-def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
-    N, r, transport = self.transport.world_size, self.transport.rank, self.transport
-    chunks = vector.tensor_split(N)
-    n, sent = reduce_scatter(chunks, transport, n)
-    chunks[(r + 2) % N].zero_()
-    for work in sent + all_gather(chunks, transport):
-        work.wait()
-    return n
-
-
 @bug("param_server", "serve", "a server adds gradients as they come", 4, 1)
 def _(right: Any, self: Any) -> None:
     workers, transport = self.workers, self.transport
@@ -111,35 +100,9 @@ def _(right: Any, self: Any) -> None:
             self.send_x(k)
 
 
-@bug(ASYNC, "apply", "a worker is answered before its gradient is applied", 3, 4, own=True, max_staleness=0)
-def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    gradients = list(gradients)
-    self.reply()
-    right(gradients)
-
-
-@bug(ASYNC, "reply", "a reply goes to the first that is there", 3, 3, own=True, max_staleness=1)
-def _(right: Any, self: Any) -> None:
-    for _ in list(self.workers.take_waiting(self.is_within_bound)):
-        self.send_x(min(self.workers.waiting | self.workers.present))
-
-
 @bug(ASYNC, "send_x", "x is sent without a copy", 3, 2, own=True)
 def _(right: Any, self: Any, k: int) -> None:
     self.workers.send(self.replica.x, k, "parameters", n=self.descent.samples)
-
-
-@bug(ASYNC, "send_x", "one buffer serves all replies", 3, 2, own=True)
-def _(right: Any, self: Any, k: int) -> None:
-    self.workers._buffers = dict.fromkeys(self.workers.steps, self.replica.g)
-    right(k)
-
-
-@bug(ASYNC, "apply", "an epoch ends while gradients are on their way", 3, 3)
-def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    right(gradients)
-    if self.descent.is_over:
-        self.workers.present &= self.workers.waiting
 
 
 @bug(ASYNC, "reply", "one goodbye ends the epoch for all", 3, 2, own=True)
@@ -169,14 +132,6 @@ def _(right: Any, self: Any, movement: torch.Tensor, n_samples: int, tag: str) -
     self.transport.isend(movement, 0, tag, n=n_samples)
 
 
-@bug("gossip", "mix", "a rank takes from anybody what it wants of a neighbour", 3, 2)
-def _(right: Any, self: Any, t: int) -> None:
-    recv = self.transport.recv
-    self.transport.recv = lambda src, tag: recv(ANY, tag)
-    right(t)
-    self.transport.recv = recv
-
-
 @bug("overlapped_ring", "setup", "buckets share a tag", 2, 1, bucket_mb=5e-5)
 def _(right: Any, self: Any) -> None:
     right()
@@ -192,14 +147,6 @@ def _(right: Any, self: Any, k: int) -> torch.Tensor:
     return found
 
 
-@bug("ad_psgd", "setup", "all ranks of an odd ring ask, and wait", 3, 2, own=True)
-def _(right: Any, self: Any) -> None:
-    right()
-    x, transport = self.replica.x, self.transport
-    self.is_active, self.partners, self.sent = True, [(transport.rank + 1) % 3], {}
-    self.apart, self.answers = x, {k: transport.allocate(x.numel(), x.dtype) for k in transport.peers}
-
-
 # Weights
 
 
@@ -212,62 +159,10 @@ def step_times(self: Any, factor: float) -> Iterator[None]:
     group["lr"] = lr
 
 
-@bug(ASYNC, "apply", "a server applies each gradient twice", 3, 2)
-def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    right(gradients)
-    self.descent.optimizer.step()
-
-
-@bug(ASYNC, "apply", "a gradient is applied twice when a worker comes twice in a row", 3, 3)
-def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    (gradient,), before = gradients, self.__dict__.get("before")
-    self.before = gradient.src
-    right([gradient])
-    if before == gradient.src:
-        self.descent.optimizer.step()
-
-
-@bug("backup_workers", "apply", "a server divides by all workers where fewer are on time", 4, 2)
-def _(right: Any, self: Any, gradients: list[Message], processed: float) -> None:
-    with step_times(self, len(gradients) / 3):
-        right(gradients, processed=processed)
-
-
 @bug("param_server", "apply", "a server halves a mean", 3, 2)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     with step_times(self, 0.5):
         right(gradients)
-
-
-@bug("local_sgd", "all_reduce", "a ring halves a mean", 2, 4, local_steps=2)
-def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
-    return 2 * int(right(vector, n))
-
-
-@bug("streaming_diloco", "setup", "one tag serves all blocks of a fragment", 2, 4, strided=True, local_steps=2,
-     fragments=1)  # fmt: skip
-def _(right: Any, self: Any) -> None:
-    right()
-    for fragment in self.cut:
-        fragment.tag = "fragment"
-
-
-@bug("decoupled_diloco", "setup", "one tag serves all fragments", 3, 4, local_steps=1)
-def _(right: Any, self: Any) -> None:
-    right()
-    self.tags = ("fragment",) * self.fragments
-
-
-@bug("local_sgd", "end_round", "a mean of models forgets their samples", 2, 4, local_steps=2)
-def _(right: Any, self: Any) -> None:
-    self.n_taken.fill_(1)
-    right()
-
-
-@bug("ring_all_reduce", "all_reduce", "a ring takes the mean over ranks", 3, 2)
-def _(right: Any, self: Any, vector: torch.Tensor, n: int) -> int:
-    right(vector.div_(n), n)
-    return self.transport.world_size
 
 
 @bug("param_server", "apply", "a mean of gradients forgets their samples", 3, 2)
@@ -275,54 +170,10 @@ def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     right(replace(gradient, n=1) for gradient in gradients)
 
 
-@bug(ASYNC, "apply", "a sum takes the place of a mean", 3, 4, aggregate=2)
-def _(right: Any, self: Any, gradients: Sequence[Message]) -> None:
-    with step_times(self, len(gradients)):
-        right(gradients)
-
-
-@bug(ASYNC, "setup", "each gradient makes an update where two should", 3, 4, aggregate=2)
-def _(right: Any, self: Any) -> None:
-    right()
-    self.aggregate = 1
-
-
 @bug(ASYNC, "apply", "the update that ends an epoch is lost", 3, 3)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
     with step_times(self, float(self.descent.samples + 1 < self.descent.until)):
         right(gradients)
-
-
-@bug("sharded_param_server", "apply", "one of two servers halves its slice", 4, 2)
-def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    with step_times(self, 1 / (1 + self.transport.rank)):
-        right(gradients)
-
-
-@bug("sharded_gradients", "reduce", "the gradient of a block is added to that before", 2, 2)
-def _(right: Any, self: Any, block: Any, n: int) -> None:
-    before = self.g[block.place].clone()
-    right(block, n)
-    self.g[block.place] += before
-
-
-@bug("downpour", "push", "a movement is pushed twice", 3, 2)
-def _(right: Any, self: Any, tag: str = "push") -> None:
-    before = self.movement.clone()
-    right(tag)
-    self.movement.copy_(before)
-
-
-@bug("gossip", "mix", "a rank divides by one neighbour too many", 3, 2)
-def _(right: Any, self: Any, t: int) -> None:
-    right(t)
-    self.replica.x.mul_(3 / 4)
-
-
-@bug("sparta", "step", "a mean is put where other elements were", 2, 2)
-def _(right: Any, self: Any, n_samples: int) -> None:
-    right(n_samples)
-    self.replica.x.index_copy_(0, self.drawn(self.descent.version + 1), self.part)
 
 
 @bug("ad_psgd", "answer", "a passive rank answers and keeps its own", 2, 1, own=True)

@@ -22,18 +22,15 @@ MACHINE = {
 
 def epochs_of(one: Options) -> pd.DataFrame:
     """Return an epoch table of a run, its numbers drawn from its name."""
-    draw = random.Random(one.run_name)
-    rows = []
+    draw, rows = random.Random(one.run_name), []
+    every = {"strategy": one.strategy.name, "n_gpus": one.n_gpus, "samples": 600, "wait_s": 0.1, "update_s": 0.2,
+             "bytes_sent": 1000, "bytes_received": 1000, "messages_sent": 10, "communicate_s": 0.1}  # fmt: skip
+    of_worker = {"forward_s": 0.2, "backward_s": 0.3, "data_s": 0.1}
     for epoch in range(1, one.epochs + 1):
         for rank, role in enumerate(one.strategy.roles(one.n_gpus or 1)):
-            row: dict[str, Any] = dict.fromkeys(COLUMNS)
-            row |= {"strategy": one.strategy.name, "n_gpus": one.n_gpus, "rank": rank, "role": role, "epoch": epoch}
-            row |= {"step": 10 * epoch, "samples": 600, "epoch_s": 1 + draw.random(), "wait_s": 0.1, "update_s": 0.2}
-            row |= {"bytes_sent": 1000, "bytes_received": 1000, "messages_sent": 10, "communicate_s": 0.1}
-            if role == "worker":
-                row |= {"train_loss": 1 / epoch, "forward_s": 0.2, "backward_s": 0.3, "data_s": 0.1}
-            row |= {"test_loss": 1.0, "test_accuracy": 0.8 + 0.1 * draw.random()} if rank == 0 else {}
-            rows.append(row)
+            row = dict.fromkeys(COLUMNS) | every | {"rank": rank, "role": role, "epoch": epoch, "step": 10 * epoch}
+            row |= {"epoch_s": 1 + draw.random()} | (of_worker | {"train_loss": 1 / epoch} if role == "worker" else {})
+            rows.append(row | ({"test_loss": 1.0, "test_accuracy": 0.8 + 0.1 * draw.random()} if rank == 0 else {}))
     return pd.DataFrame(rows).astype(COLUMNS)
 
 

@@ -18,12 +18,12 @@ from matplotlib.patches import Rectangle
 
 from experiments import cases, draw_measured, draw_virtual, measured, report
 from experiments.cases import COMPARED, FAMILY, RING_TRACE, Comparison, Family, Setup
-from experiments.measured import CLUSTER, EXPERIMENTS, KEPT, ROOT, WHOLE
+from experiments.grid import KEPT, ROOT
+from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs
 from experiments.simulated import BITS, so_far
 from experiments.text_cases import OF_SELDOM, OF_TEXT, SELDOM, TEXT, at, depends_on_time, networks_of
 from experiments.virtual_cases import CODED, METHODS
-from gradwire import Options
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
 from gradwire.core.records.tables import COLUMNS, applied
@@ -140,16 +140,6 @@ def test_who_talks_seldom_is_faster_than_the_ring_on_a_slow_network_with_fewer_b
 # How it is computed
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """What is declared, cut down to two runs."""
-    setups = [Setup("param_server", 4), Setup("ring_all_reduce", 2)]
-    monkeypatch.setattr(cases, "SEEDS", (1,))
-    monkeypatch.setattr(cases, "COMPARED", {"scaling": setups, "param_server": setups[:1]})
-    monkeypatch.setattr(cases, "TIMELINES", {})
-    return Comparison("scaling").finals(None)
-
-
 def test_what_there_was_at_the_end_of_each_epoch() -> None:
     rows = []
     for epoch in (1, 2):
@@ -168,8 +158,14 @@ def test_what_there_was_at_the_end_of_each_epoch() -> None:
     assert table[list(expected)].to_dict("list") == expected
 
 
-def test_runs_that_were_not_made_as_declared_or_elsewhere_are_refused(tmp_path: Path, two: list[Options]) -> None:
-    store = Runs(tmp_path, "scaling")
+def test_runs_that_were_not_made_as_declared_or_elsewhere_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setups = [Setup("param_server", 4), Setup("ring_all_reduce", 2)]
+    monkeypatch.setattr(cases, "SEEDS", (1,))
+    monkeypatch.setattr(cases, "COMPARED", {"scaling": setups, "param_server": setups[:1]})
+    monkeypatch.setattr(cases, "TIMELINES", {})
+    store, two = Runs(tmp_path, "scaling"), Comparison("scaling").finals(None)
     samples.keep(store, two[0])
     samples.keep(store, two[1], options=two[1].recorded() | {"lr": 0.5})
     with pytest.raises(UsageError, match=rf"1 runs of scaling are missing, such as {two[1].run_name}; make them with"):
@@ -183,13 +179,19 @@ def test_runs_that_were_not_made_as_declared_or_elsewhere_are_refused(tmp_path: 
         measured.comparison("scaling", "param_server", directory=tmp_path)
 
 
-def test_results_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
-    loads = (partial(measured.comparison, "scaling"), partial(measured.simulated, "dgs"), measured.family)
-    for load in loads:
+def test_results_that_are_not_there_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for load in (partial(measured.comparison, "scaling"), partial(measured.simulated, "dgs"), measured.family):
         with pytest.raises(UsageError, match=r"python experiments/run\.py (scaling|dgs|server_family)"):
             load(directory=tmp_path)
     with pytest.raises(UsageError, match="no experiment is complete"):
         report.complete(tmp_path)
+    for path in KEPT.iterdir():
+        if path.name != RING_TRACE and path.stem != WHOLE:
+            (tmp_path / path.name).symlink_to(path)
+    assert report.complete(tmp_path) == [name for name in EXPERIMENTS if name not in ("ring_all_reduce", WHOLE)]
+    said = capsys.readouterr().err
+    assert "ring_all_reduce: 1 runs are missing, such as ring_trace.csv" in said
+    assert "python experiments/run.py whole_family makes them" in said
 
 
 # What is shown
@@ -250,18 +252,6 @@ def test_a_table_of_the_readmes_shows_the_committed_results(path: Path) -> None:
     text, results = path.read_text(encoding="utf-8"), compared()
     edited = re.sub(r"\| (\d)(\d\.\d\d ±)", lambda digit: f"| {(int(digit[1]) + 1) % 10}{digit[2]}", text, count=1)
     assert report.with_table(edited, results, report.TABLES[path]) == text != edited
-
-
-def test_what_shows_an_experiment_that_is_not_complete_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for path in KEPT.iterdir():
-        if path.name != RING_TRACE and path.stem != WHOLE:
-            (tmp_path / path.name).symlink_to(path)
-    assert report.complete(tmp_path) == [name for name in EXPERIMENTS if name not in ("ring_all_reduce", WHOLE)]
-    said = capsys.readouterr().err
-    assert "ring_all_reduce: 1 runs are missing, such as ring_trace.csv" in said
-    assert "python experiments/run.py whole_family makes them" in said
 
 
 def test_the_timeline_of_the_asynchronous_server_shows_the_stalest_gradient() -> None:

@@ -1,4 +1,4 @@
-"""Making the results: what is there is skipped, failures are reported, interruptions tear nothing."""
+"""Making the results: what is there is skipped, failures are reported, interruptions and damage tear nothing."""
 
 import json
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import draw_virtual, lost_updates, measured, real, report, run, simulated, tables
+from experiments import draw_virtual, grid, lost_updates, measured, real, report, run, simulated, tables
 from experiments.cases import FAMILY, LOST_UPDATES, TIMELINES, Comparison, Family
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs as Kept
@@ -23,10 +24,11 @@ from gradwire import Options
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
+from strategies.asynchronous_server.downpour import Downpour
 from tests.experiments import samples
 from tests.ranks import LIMIT, wait_until
+from tests.runs import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 DECLARED = Comparison("scaling", quick=True).finals(None)
 
 
@@ -122,7 +124,7 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
 
 def test_results_of_another_machine_are_not_mixed_with_those_of_this(tmp_path: Path, tried: Runs) -> None:
     samples.keep(Kept(tmp_path, "scaling"), DECLARED[0])
-    with pytest.raises(UsageError, match=r"was measured with another .*cpu.*; name another folder"):
+    with pytest.raises(UsageError, match=r"was measured with another .*cpu.*; name another --results_dir"):
         run.main(settings(tmp_path))
     assert tried == []
 
@@ -156,7 +158,7 @@ def test_an_interrupt_that_comes_in_a_destructor_ends_the_runs_too(tmp_path: Pat
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), run.FINISHED)
+    code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), grid.FINISHED)
     said = capsys.readouterr().err
     assert code == 2
     assert said.startswith("error: ")
@@ -253,7 +255,7 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         assert reached
         assert process.returncode == 128 + number
         assert "Traceback" not in said
-        assert run.FINISHED in said
+        assert grid.FINISHED in said
         assert not list(tmp_path.glob(".*.csv"))
         there = len(Kept(tmp_path, experiment).runs)
     files = sum((tmp_path / name).exists() for name in one.files)
@@ -282,16 +284,87 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
             report.execute(path, tmp_path)
 
 
-@pytest.mark.parametrize("n", lost_updates.CLIENTS)
-def test_pushed_increments_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+def test_pushed_increments_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def virtual(work: Callable[..., Any], world_size: int) -> list[Any]:
         return VirtualTime(OneSwitch(world_size, 1e9, 1e-4), lambda *_: 0.0).launch(work, world_size)
 
     monkeypatch.setattr(lost_updates, "launch", virtual)
-    monkeypatch.setattr(lost_updates, "CLIENTS", (n,))
     monkeypatch.setattr(lost_updates, "REPEATS", 1)
     lost_updates.record(tmp_path / "lost.csv")
-    kept = pd.read_csv(tmp_path / "lost.csv").set_index("mode")["kept"]
-    assert kept["push"] == n * lost_updates.UPDATES
-    assert kept["write"] < kept["push"] or n == 1
-    assert kept["write"] >= lost_updates.UPDATES
+    for n, of in pd.read_csv(tmp_path / "lost.csv").groupby("clients"):
+        kept = of.set_index("mode")["kept"]
+        assert kept["push"] == n * lost_updates.UPDATES
+        assert kept["write"] < kept["push"] or n == 1
+        assert kept["write"] >= lost_updates.UPDATES
+
+
+# What is kept
+
+ONE, OTHER = (replace(one, device="cpu") for one in Comparison("scaling").finals(None)[:2])
+
+
+def test_one_table_has_all_runs_and_the_facts_the_options_that_they_share(tmp_path: Path) -> None:
+    store = Kept(tmp_path, "scaling")
+    for one in (ONE, OTHER, replace(ONE, seed=1, run_name="again"), ONE):
+        samples.keep(store, one)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scaling.csv", "scaling.json"]
+    again = Kept(tmp_path, "scaling")
+    assert not again.table.duplicated(["run", "epoch", "rank"]).any(), "what is made again takes the older one's place"
+    assert again.has(ONE)
+    assert again.has(OTHER)
+    rows = again.rows(str(ONE.run_name)).drop(columns="run").reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows, samples.epochs_of(ONE), rtol=1e-6)
+    kept = json.loads((tmp_path / "scaling.json").read_text())
+    assert (kept["options"]["lr"], kept["runs"]["again"]["options"]["seed"]) == (ONE.lr, 1)
+    assert not {"results_dir", "run_name"} & set(kept["options"])
+    assert set(kept["runs"]) == {ONE.run_name, OTHER.run_name, "again"}
+
+
+def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
+    store = Kept(tmp_path, "scaling")
+    assert not store.has(ONE)
+    samples.keep(store, ONE)
+    assert store.has(replace(ONE, data_dir="elsewhere", timeout=5.0))
+    assert store.has(replace(ONE, device="auto")), "on any device"
+    for change in ({"lr": 0.1}, {"epochs": 1}, {"seed": 7}, {"model": "mlp"}, {"n_gpus": 7}, {"device": "cuda"}):
+        assert not store.has(replace(ONE, **change))
+    samples.keep(store, ONE, replicas_identical=False)
+    assert store.has(ONE) is not ONE.strategy.traits.agree
+    table = samples.epochs_of(ONE)
+    store.add(ONE, (table[table["epoch"] < ONE.epochs], samples.metadata_of(ONE)))
+    assert not store.has(ONE), "its last epoch is missing"
+    store.add(ONE, (pd.DataFrame(), samples.metadata_of(ONE) | {real.DIVERGED: "the loss became nan"}))
+    again = Kept(tmp_path, "scaling")
+    assert again.has(ONE), "without rows: it diverged"
+    assert not again.has(replace(ONE, epochs=7))
+
+
+def test_an_option_that_came_later_counts_as_its_default() -> None:
+    one = replace(ONE, momentum=0.0, strategy=Downpour(n_push=4))
+    written = json.loads(json.dumps(one.recorded()))
+    assert real.same_run(one, {name: value for name, value in written.items() if name not in ("jitter", "n_fetch")})
+    older = {name: value for name, value in written.items() if name != "n_fetch"}
+    assert not real.same_run(replace(one, strategy=Downpour(n_push=4, n_fetch=2)), older)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "a,b\n1,2\n", '{"all": {}, "runs": {"x": {}}}'])
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, suffix: str, text: str) -> None:
+    samples.keep(Kept(tmp_path, "scaling"), ONE)
+    (tmp_path / f"scaling{suffix}").write_text(text)
+    with pytest.raises(UsageError, match=r"^[^\n]*the results of scaling are damaged [^\n]*measure again$"):
+        Kept(tmp_path, "scaling")
+    (tmp_path / "cluster.csv").write_text("question\n")
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"^[^\n]*the results of cluster are damaged [^\n]*measure again$"):
+        Rows(tmp_path, "cluster")
+
+
+def test_a_line_names_the_machine_of_the_runs_in_virtual_time_where_it_is_another(tmp_path: Path) -> None:
+    rows = samples.SIMULATED["cluster"].open(tmp_path)
+    rows.facts |= {"machine": samples.MACHINE, "git_commit": "aaaaaaaaaa"}
+    assert "virtual" not in rows.provenance()
+    rows.facts["virtual"] = {"machine": samples.MACHINE | {"cpu": "Slide rule"}, "git_commit": "bbbbbbbbbb"}
+    measured, _, virtual = rows.provenance().partition("; runs in virtual time: ")
+    assert measured.endswith("Abacus, 2 cores, torch 2.0, commit aaaaaaaaaa")
+    assert virtual == "Slide rule, 2 cores, torch 2.0, commit bbbbbbbbbb"

@@ -16,7 +16,7 @@ from gradwire.core.workloads.data import Data, Samples
 from gradwire.core.workloads.options import DataOptions
 from gradwire.images import sample_images
 from gradwire.images.images import Pictures, opened, random_cut
-from tests.images.pictures import N_CLASSES, PER_CLASS, SIZE
+from tests.images.pictures import SIZE
 from tests.runs import said_by
 
 transforms = pytest.importorskip("torchvision.transforms")
@@ -96,14 +96,6 @@ def test_cuts_are_distributed_as_torchvisions() -> None:
     assert abs(sum(cut.mirrored for cut in cuts) / n - 0.5) < 0.03
 
 
-@pytest.mark.parametrize(("height", "width", "expected"), [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13))])
-def test_a_picture_into_which_nothing_fits_is_cut_at_its_centre(
-    height: int, width: int, expected: tuple[int, ...]
-) -> None:
-    cuts = {random_cut(random.Random(seed), height, width, SIZE)[:4] for seed in range(50)}
-    assert expected in cuts
-
-
 def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
     names = [b"a", b"with space/\xff\xfe", "ü/ß".encode(), b"x" * 200]
     paths = [os.path.join(tmp_path, os.fsdecode(name)) for name in names]
@@ -115,19 +107,6 @@ def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
     some = files.subset(torch.tensor([3, 1]))
     assert [some.path(0), some.path(1)] == [paths[3], paths[1]]
     assert some.labels.tolist() == [3, 1]
-
-
-def test_a_folder_is_counted_and_a_part_of_it_taken(folder: Path) -> None:
-    data = load(folder)
-    assert (data.n_train, data.n_test, data.n_classes) == (N_CLASSES * PER_CLASS, N_CLASSES * 3, N_CLASSES)
-    assert data.input_shape == (3, SIZE, SIZE)
-    mean, std = (torch.tensor(three).view(3, 1, 1) for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    stored, fetched = data.test.raw(torch.arange(4), 0)[0], data.fetch(torch.arange(4), "test")[0]
-    torch.testing.assert_close(fetched, (stored / 255 - mean) / std)
-    some = pictures(load(folder, train_size=5).train)
-    assert len(some) == 5
-    for i in range(5):
-        assert f"class {int(some.labels[i])}" in some.path(i)
 
 
 def test_samples_can_be_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Runs on text with the decoder: what they save and continue, show meanwhile, and refuse."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,14 @@ import torch
 from gradwire.checkpoints import model_files
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events, load_table
-from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.tables import applied
 from gradwire.core.workloads import datasets, models
 from gradwire.core.workloads.options import DataOptions
 from gradwire.language import generate
-from gradwire.pictures.scalars import Scalars, check_tensorboard
+from gradwire.pictures.scalars import check_tensorboard
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
-from tests.ranks import LIMIT
-from tests.runs import ROOT, said_by, strategy_of
+from tests.runs import said_by, strategy_of
 from tests.strategies.runs import made
 
 TEXT = "a quick brown fox jumps over the lazy dog. " * 60
@@ -36,24 +33,25 @@ def of_text(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["model.pt", "model.safetensors"])
-def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param.endswith("safetensors"):
-        pytest.importorskip("safetensors")
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    made(folder, "run", RING, **of_text(folder), save=str(folder / request.param))
-    return folder / str(request.param)
+    made(folder, "run", RING, **of_text(folder), save=str(folder / "model.pt"))
+    return folder / "model.pt"
 
 
 def text(path: Path, **options: float | str) -> str:
     return "".join(generate.continued(generate.Settings(str(path), **options)))  # type: ignore[arg-type]
 
 
-def test_a_saved_model_is_a_state_dict_and_is_built_again(saved: Path) -> None:
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_a_saved_model_is_a_state_dict_and_is_built_again(tmp_path: Path, kind: str) -> None:
+    read = torch.load if kind == "pt" else pytest.importorskip("safetensors.torch").load_file
+    saved = tmp_path / f"model.{kind}"
+    made(tmp_path, "run", strategy_of("single"), **of_text(tmp_path) | {"epochs": 1}, save=str(saved))
     model, made_with = model_files.load(str(saved))
     assert made_with["vocabulary"] == "".join(sorted({*TEXT}))
-    is_pt = saved.suffix == ".pt"
-    state = torch.load(saved) if is_pt else pytest.importorskip("safetensors.torch").load_file(saved)
+    state = read(saved)
     models.build("gpt", (15,), 28, "layers=1,width=32").load_state_dict(state)
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
@@ -63,9 +61,9 @@ def test_it_continues_what_it_has_learned_and_the_same_seed_draws_the_same(saved
     assert found in TEXT
     for same in ({"top_k": 1}, {"temperature": 1e-310}):
         assert text(saved, prompt="a quick ", n_characters=20, **same) == found
-    wild: dict[str, Any] = {"prompt": "the lazy dog. a quick brown", "n_characters": 40, "temperature": 9}
+    wild: dict[str, Any] = {"prompt": "the lazy dog. a quick brown", "n_characters": 15, "temperature": 9}
     first = text(saved, **wild)  # its prompt is longer than a sample
-    assert (first[:27], len(first)) == (wild["prompt"], 67)
+    assert (first[:27], len(first)) == (wild["prompt"], 42)
     assert text(saved, **wild) == first != text(saved, **wild, seed=1)
 
 
@@ -98,12 +96,6 @@ def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
             text(tmp_path / name, prompt="a quick", **({"model": own.model} if name == "own.pt" else {}))
 
 
-def test_a_new_process_knows_the_models_of_wings(saved: Path) -> None:
-    command = [sys.executable, "-m", "gradwire", "generate", str(saved), "--prompt", "the", "--n_characters", "9"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert (done.returncode, done.stdout) == (0, text(saved, prompt="the", n_characters=9) + "\n"), done.stderr
-
-
 def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", str(saved), "--prompt", "the", "--n_characters", "9"])
     assert said_by(generate.main) == (0, text(saved, prompt="the", n_characters=9) + "\n")
@@ -132,16 +124,6 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     read = EventAccumulator(str(folder))
     read.Reload()
     return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
-
-
-def test_waiting_is_a_share_of_the_interval(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    times = iter((0.0, 4.0, 4.0))
-    scalars = Scalars(Recorder(clock=lambda: next(times)), tmp_path)
-    scalars.span("wait", 1.0, "", 0, -1, -1)
-    scalars.tick(7, 0.1)
-    scalars.close()
-    assert scalars_in(tmp_path)["waiting"] == [(7, 0.25)]
 
 
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lessons.lab import Case, Run
 from lessons.labs import LABS
-from lessons.labs.lost_updates import UPDATES, clients, history
+from lessons.labs.lost_updates_words import UPDATES, clients, history
 from lessons.lost_updates import Mine
 from lessons.report import Report
 from lessons.solutions import lost_updates

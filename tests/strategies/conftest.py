@@ -2,7 +2,7 @@
 
 A test gets the classes that it is for by the name of its argument, one of SUITES. With `n_gpus` too it gets each of
 them with every number of ranks that makes 1 to 4 workers; where that needs processes, all but the one of 3 workers are
-marked exhaustive.
+marked exhaustive. A test marked `corners(NAME, ...)` is exhaustive for all strategies of the table but these.
 """
 
 from collections.abc import Callable
@@ -44,8 +44,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     (suite,) = suites
     kinds = [kind for kind in _kinds(metafunc) if SUITES[suite](kind)]
+    corners = metafunc.definition.get_closest_marker("corners")
     if "n_gpus" not in metafunc.fixturenames:
-        metafunc.parametrize(suite, kinds, ids=[kind.name for kind in kinds])
+        only = corners.args if corners and not chosen_strategy(metafunc.config) else [kind.name for kind in kinds]
+        rest = [pytest.mark.exhaustive]
+        metafunc.parametrize(
+            suite, [pytest.param(kind, id=kind.name, marks=[] if kind.name in only else rest) for kind in kinds]
+        )
         return
     cases = []
     for kind in kinds:

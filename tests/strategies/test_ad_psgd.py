@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.core.strategy.forms import closed_form
-from gradwire.core.strategy.living import PROGRESS
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch
+from strategies.living import PROGRESS
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
 from strategies.local_models.gossip import Gossip
 from tests.strategies.kinds import on_ranks
@@ -29,15 +29,6 @@ def fill(rank: Rank) -> ADPSGD:
     for x in (rank.replica.x, *(() if rank.strategy.is_active else (rank.strategy.apart,))):
         x.fill_(float(rank.transport.rank))
     return rank.strategy
-
-
-def test_an_exchange_gives_both_the_mean() -> None:
-    def once(rank: Rank) -> float:
-        fill(rank)
-        rank.constant_epoch(0.0, 1)
-        return rank.x()[0].item()
-
-    assert on_ranks(Task(ADPSGD(), 2, "unit"), once) == [0.5, 0.5]
 
 
 class Pace:
@@ -118,7 +109,7 @@ def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[f
 MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
 def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
     deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]
@@ -126,7 +117,7 @@ def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int,
     found = []
     for _ in range(2):
         time = VirtualTime(OneSwitch(n, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
-        found.append(time.launch(timed, n, Task(ADPSGD(), n), scales, expendable=range(1, n)))
+        found.append(time.launch(timed, n, Task(ADPSGD(), n, epochs=2), scales, expendable=range(1, n)))
     assert found[0] == found[1], "the same bits"
     alive = [result for result in found[0] if result is not None]
     assert len({str(model) for model, _ in alive}) == 1
@@ -185,7 +176,7 @@ def counted(rank: Rank) -> pd.DataFrame:
     return events[(events["op"] == "send") & events["tag"].isin([REQUEST, ANSWER, PROGRESS])]
 
 
-@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("n", [1, 2, 5])
 def test_what_it_sends_is_what_it_says(n: int) -> None:
     strategy = ADPSGD()
     sent = pd.concat(on_ranks(Task(strategy, n), counted, record=True))

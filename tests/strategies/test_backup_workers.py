@@ -9,13 +9,13 @@ from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.files import load_events
 from gradwire.core.records.tables import applied
-from gradwire.core.transports.messages import WaitTimeout
+from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.launcher import Death
 from strategies.synchronous_server.backup_workers import BackupWorkers
+from tests.ranks import virtual_time
 from tests.runs import N_TRAIN
-from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import N_STEPS, Rank, Task
+from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made, server_rows
-from tests.strategies.scripted import Scripted, start
 
 
 def test_a_step_closes_with_all_but_so_many_and_the_slow_one_is_left_behind(tmp_path: Path) -> None:
@@ -43,37 +43,19 @@ def test_the_schedule_ends_with_the_training(tmp_path: Path) -> None:
     assert state["samples"] < 3 * N_TRAIN
 
 
-def skipping(rank: Rank) -> tuple[list[int], int]:
-    """Worker 3 computes its first gradient on the first x, and sends it when the others have ended the epoch."""
-    transport, taken = rank.transport, list[int]()
-    if rank.is_server:
-        rank.strategy.serve()
-    else:
-        for i in rank.strategy.steps_of_epoch(0, N_STEPS):
-            if transport.rank == 3 and not taken:
-                for peer in (1, 2):
-                    transport.recv(peer, "done")
-            rank.take(i)
-            taken.append(i)
-        if transport.rank != 3:
-            transport.isend(None, 3, "done")
-    rank.strategy.finish()
-    events = transport.recorder.frame()
-    return taken, int((events["op"] == "drop").sum())
-
-
-def test_a_late_worker_continues_with_the_current_step() -> None:
-    ranks = on_ranks(Task(BackupWorkers(n_backup=1), 4), skipping, record=True)
-    assert [taken for taken, _ in ranks] == [[], [0, 1, 2, 3], [0, 1, 2, 3], [0]], "its other samples are skipped"
-    assert ranks[0][1] == 1
+def with_a_death(transport: Transport) -> list[list[int]]:
+    """Worker 1 has sent its gradient when it dies; the others send theirs later. Return whose closes which step."""
+    rank = Rank(transport, Task(BackupWorkers(n_backup=0), 4, "plain"))
+    rank.strategy.descent.until = 3
+    if transport.rank > 1:
+        transport.sleep(1.0)
+    rank.constant_epoch(1.0, 1)
+    rows: list[list[int]] = applied(transport.recorder.frame())[["peer", "version_applied"]].to_numpy().tolist()
+    return rows
 
 
 def test_what_a_dead_worker_sent_does_not_close_the_step_of_those_who_live() -> None:
-    transport, server = Scripted(3, [("push", 1), ("die", 1), ("push", 2), ("push", 3)]), BackupWorkers(n_backup=0)
-    start(server, transport)
-    transport.until, transport.rest = 1, ("push",)  # one step, and nobody returns
-    with pytest.raises(WaitTimeout):  # these workers say no goodbye
-        server.serve()
-    updates = applied(transport.recorder.frame())
-    assert updates["peer"].tolist() == [1, 2, 3], "rank 3 is alive, and so its gradient is waited for"
-    assert set(updates["version_applied"]) == {0}
+    roles = BackupWorkers().roles(4)
+    time = virtual_time(4, [Death(1, 0.5)])
+    found = time.launch(with_a_death, 4, expendable=[1, 2, 3], roles=roles, record=True)
+    assert found[:2] == [[[1, 0], [2, 0], [3, 0]], None], "rank 3 is alive, and so its gradient is waited for"

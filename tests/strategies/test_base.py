@@ -15,14 +15,12 @@ from torch import nn
 
 import strategies
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.strategy.forms import describe
 from gradwire.core.strategy.traits import NOTHING, Cost
 from gradwire.core.transports.base import Transport
 from strategies import STRATEGIES, Replica, RingAllReduce, Strategy
 from tests.ranks import virtual_time
 from tests.strategies.kinds import fit, start
 from tests.strategies.loops import OPTIMIZERS
-from tests.strategies.scripted import Scripted
 
 
 @dataclass(kw_only=True)
@@ -62,10 +60,6 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
     assert found == set(STRATEGIES)
 
 
-def test_the_first_line_is_the_first_paragraph() -> None:
-    assert describe(Own) == "A strategy of a user's own, described in two lines."
-
-
 # A step that forgets the gradient
 
 
@@ -94,7 +88,7 @@ def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() ->
     said = r"^rank [01] \(worker\): Forgets\.step\(\) did not call self\.replica\.collect\(\), .*\Z"
     with pytest.raises(RunFailed, match=said):
         virtual_time(2).launch(steps, 2, Forgets(), 1)
-    assert steps(Scripted(0), RingAllReduce(), 2) == 2
+    assert virtual_time(1).launch(steps, 1, RingAllReduce(), 2) == [2]
 
     class Once(RingAllReduce):
         def step(self, n_samples: int) -> None:
@@ -102,7 +96,7 @@ def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() ->
                 super().step(n_samples)
 
     with pytest.raises(RunFailed, match=r"Once\.step\(\) did not call"):
-        steps(Scripted(0), Once(), 2)
+        virtual_time(1).launch(steps, 1, Once(), 2)
 
 
 # All of the module's state
@@ -143,23 +137,23 @@ def test_all_ranks_begin_with_all_of_rank_0s_module(kind: type[Strategy]) -> Non
 # What it keeps
 
 
-def started(strategy: Strategy, state: dict[str, Any] | None = None) -> Strategy:
-    """The strategy alone on its transport."""
-    transport = Scripted(0)
-    model = torch.nn.Linear(2, 1)
-    strategy.start(Replica(model, transport), transport, OPTIMIZERS["unit"], state=state)
-    return strategy
+def kept_and_loaded(transport: Transport) -> tuple[Own, dict[str, Any], Own]:
+    """A strategy with 7 in its tensors, which then become 8, its state with 7, and one that begins with this."""
 
+    def started(state: dict[str, Any] | None = None) -> Own:
+        (strategy := Own()).start(Replica(nn.Linear(2, 1), transport), transport, OPTIMIZERS["unit"], state=state)
+        return strategy
 
-def test_what_is_kept_comes_back_and_is_copied() -> None:
-    first = started(Own())
-    assert isinstance(first, Own)
+    first = started()
     first.saved.fill_(7)
     first.lost.fill_(7)
     state = first.state_dict()
     first.saved.fill_(8)
-    again = started(Own(), state)
-    assert isinstance(again, Own)
+    return first, state, started(state)
+
+
+def test_what_is_kept_comes_back_and_is_copied() -> None:
+    ((first, state, again),) = virtual_time(1).launch(kept_and_loaded, 1)
     assert (again.saved.tolist(), again.lost.tolist()) == ([7.0] * 3, [0.0] * 5)
     assert "lost" not in state
     assert first.state_bytes == (3 + 5) * 4, "both are memory"

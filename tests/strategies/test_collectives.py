@@ -87,7 +87,7 @@ def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
 
 
 def lengths_for(N: int) -> list[int]:
-    return sorted({0, 1, N - 1, N, N + 1, 13, 101, 9973})
+    return sorted({0, 1, N - 1, N, N + 1, 13, 101})
 
 
 @cache
@@ -98,13 +98,10 @@ def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
     return virtual_time(N).launch(each, N)
 
 
-WORLDS = pytest.mark.parametrize("N", range(1, 9))
-
-
 # What comes out
 
 
-@WORLDS
+@pytest.mark.parametrize("N", [1, 2, 3, 5, 8])
 def test_sums_chunks_means_and_the_numbers_beside(N: int) -> None:
     """An all-reduce gives the sum to all, reduce_scatter each rank its chunk of it; all_gather puts chunks together."""
     for r, rank in enumerate(results(N)):
@@ -123,42 +120,6 @@ def test_sums_chunks_means_and_the_numbers_beside(N: int) -> None:
 # Who sends what to whom
 
 
-@WORLDS
-def test_the_ring_sends_to_its_right_neighbour_by_the_closed_form(N: int) -> None:
-    halves = {"reduce_scatter": 1, "all_gather": 2}  # after its own chunk of this number, which stays
-    for r, rank in enumerate(results(N)):
-        for length in lengths_for(N):
-            chunks = [8 * len(chunk) for chunk in torch.zeros(length).tensor_split(N)]
-            for name, offset in halves.items():
-                messages, nbytes = [0] * N, [0] * N
-                if N > 1:
-                    messages[(r + 1) % N] = N - 1
-                    nbytes[(r + 1) % N] = length * 8 - chunks[(r + offset) % N]
-                assert rank[name, length]["messages"] == messages
-                assert rank[name, length]["bytes"] == nbytes
-            both = [rank[name, length] for name in halves]
-            for name in ("ring", "average"):
-                if name == "ring" or length:
-                    for what in ("messages", "bytes"):
-                        total = [sum(pair) for pair in zip(*(half[what] for half in both), strict=True)]
-                        assert rank[name, length][what] == total
-
-
-@WORLDS
-def test_the_naive_all_reduce_and_the_broadcast_have_one_rank_in_the_middle_and_to_everyone_none(N: int) -> None:
-    for r, rank in enumerate(results(N)):
-        for length in lengths_for(N):
-            peers = [int(peer != r and 0 in (peer, r)) for peer in range(N)]
-            assert rank["naive", length]["messages"] == peers
-            assert rank["naive", length]["bytes"] == [one * length * 8 for one in peers]
-            others = [int(peer != r) for peer in range(N)]
-            assert rank["everyone", length]["messages"] == others
-            assert rank["everyone", length]["bytes"] == [one * length * 8 for one in others]
-            heard = [int(r == N - 1 and peer != r) for peer in range(N)]
-            assert rank["broadcast", length]["messages"] == heard
-            assert rank["broadcast", length]["bytes"] == [one * length * 8 for one in heard]
-
-
 def partners(N: int, name: str) -> list[list[int]]:
     """Of each rank, those that it sends to, each with how often, in one list."""
     return [[peer for peer, n in enumerate(rank[name, 13]["messages"]) for _ in range(n)] for rank in results(N)]
@@ -175,7 +136,7 @@ def test_the_partners_are_those_of_the_papers() -> None:
     assert paired == [0, 2, 4], "8 of 11 take part, 3 of them for two"
 
 
-@pytest.mark.parametrize("N", range(2, 34))
+@pytest.mark.parametrize("N", [2, 3, 8, 13, 33])
 def test_both_trees_have_all_ranks_and_a_leaf_of_one_is_no_leaf_of_the_other(N: int) -> None:
     inner = []
     for tree in (0, 1):
@@ -201,7 +162,7 @@ def bits(transport: Transport) -> list[list[float]]:
     return [vector.tolist() for vector in vectors]
 
 
-@pytest.mark.parametrize("N", [2, 3, 5, 8, 11, 16, 17])
+@pytest.mark.parametrize("N", [2, 5, 11])
 def test_all_ranks_have_the_same_bits(N: int) -> None:
     first, *others = virtual_time(N).launch(bits, N)
     assert all(other == first for other in others)

@@ -1,7 +1,6 @@
 """Every strategy takes the steps of its plain program, on float64; see `tests/strategies/plain`."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from gradwire.core.transports.base import Transport
-from gradwire.names import strategy_class
 from strategies import Strategy
 from tests.strategies.kinds import fit, start, with_workers
 from tests.strategies.loops import N_SAMPLES, N_STEPS, Rank, Task
@@ -62,37 +60,3 @@ def test_its_steps_are_those_of_its_plain_program(kind: Kind) -> None:
     """With some of its options, on 4 ranks and on 3 in turn."""
     for i, options in enumerate(getattr(plain_module(kind), "OPTIONS", [{}])):
         assert_plain(kind, options, 4 - i % 2)
-
-
-# One of a user's own
-
-OWN = '''
-from dataclasses import dataclass
-import torch
-from strategies.local_models.local_sgd import LocalSGD
-
-@dataclass(kw_only=True)
-class Away(LocalSGD):
-    """Local SGD whose outer step goes away from the mean."""
-
-    outer_optimizer: str = "nesterov"
-
-    def end_round(self) -> None:
-        before = self.before.data.clone()
-        super().end_round()
-        self.replica.x.copy_(2 * before - self.replica.x)
-        self.before.data.copy_(self.replica.x)
-'''
-WITH_PROGRAM = f"{OWN}\nfrom tests.strategies.plain.local_sgd import plain_program\n"
-
-
-def test_a_wrong_sign_in_the_outer_step_is_found(own_module: Callable[[str], str]) -> None:
-    own = strategy_class(f"{own_module(WITH_PROGRAM)}:Away")
-    with pytest.raises(AssertionError, match="not close"):
-        assert_plain(own, {})
-
-
-def test_for_one_without_a_plain_program_a_warning_says_so(own_module: Callable[[str], str]) -> None:
-    own = strategy_class(f"{own_module(OWN)}:Away")
-    with pytest.warns(UserWarning, match="has no plain program"), pytest.raises(pytest.skip.Exception):
-        assert_plain(own, {})

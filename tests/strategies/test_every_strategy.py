@@ -151,7 +151,7 @@ def assert_steps_of_one_process(strategy: Strategy, n_gpus: int, epochs: int) ->
 
 # Samples weigh the gradients, whatever the dtype
 
-PARTS = [[299, 1], [300, 45], [1, 300, 45], [7, 299, 1, 300]]
+PARTS = [[299, 1], [7, 299, 1, 300]]
 DTYPES = ["float64", "float32", "bfloat16", "float16"]
 
 

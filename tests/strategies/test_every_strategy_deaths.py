@@ -12,10 +12,11 @@ import pytest
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.transports.base import Transport
+from gradwire.virtual_time.launcher import Death
 from strategies import Strategy
 from tests.ranks import LIMIT, launch, wait_until
 from tests.runs import N_TRAIN, small
-from tests.strategies.kinds import EXHAUSTIVE, exact, fit, variants
+from tests.strategies.kinds import EXHAUSTIVE, exact, fit, is_virtual, variants
 from tests.strategies.loops import Rank, Task, accuracy
 from tests.strategies.runs import made
 
@@ -42,6 +43,7 @@ def given_by_the_dead(strategy: Strategy) -> int:
 
 
 @EXHAUSTIVE
+@pytest.mark.corners("async_param_server", "backup_workers", "hogwild", "hogwild_pp", "inconsistent_reads")
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
     """With all its options, where they let workers die, in `test_every_strategy_runs.py`."""
     roles_of(survivor)
@@ -65,7 +67,14 @@ def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, 
                 assert facts["samples_unused"] == facts["samples_unused_of_dead_workers"], "none came too late"
 
 
-def test_the_run_ends_with_a_dead_worker_and_names_it(mortal: Kind, tmp_path: Path) -> None:
+def test_the_run_ends_with_a_dead_worker(mortal: Kind, tmp_path: Path) -> None:
+    if roles_of(mortal) and is_virtual(mortal):
+        with pytest.raises(RunFailed, match=rf"^rank {VICTIM} \(worker\) was killed at 0.01 virtual s$"):
+            made(tmp_path, "run", mortal(), n_gpus=fit(mortal, 4), deaths=[Death(VICTIM, 0.01)])
+
+
+@pytest.mark.corners("ring_all_reduce", "param_server")
+def test_the_run_ends_with_a_dead_process_and_names_it(mortal: Kind, tmp_path: Path) -> None:
     roles_of(mortal)
     with pytest.raises(RunFailed, match=rf"rank {VICTIM} \(worker\) was killed by SIGKILL") as caught:
         made(tmp_path, "run", mortal(), real=True, **MORTAL)
@@ -137,6 +146,7 @@ def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, ca
     assert all(result is not None for rank, result in enumerate(found) if rank != VICTIM)
 
 
+@pytest.mark.corners("async_param_server", "hogwild")
 @pytest.mark.parametrize("calls", [6, *(pytest.param(calls, marks=pytest.mark.exhaustive) for calls in (0, 3, 12))])
 def test_a_worker_that_is_started_again_takes_part(returning: Kind, calls: int, tmp_path: Path) -> None:
     roles = roles_of(returning)

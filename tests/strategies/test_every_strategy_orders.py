@@ -6,6 +6,7 @@ from gradwire.every_order.explore import explore
 from gradwire.every_order.runs import Run
 from strategies import STRATEGIES, Strategy
 from tests.every_order.planted import nobody_dies
+from tests.strategies.kinds import variants, with_workers
 
 Kind = type[Strategy]
 
@@ -34,6 +35,14 @@ def check_all(kind: Kind, **how: Any) -> None:
 
 def test_nothing_breaks(kind: Kind) -> None:
     check_all(kind)
+
+
+def test_nothing_breaks_with_other_options(kind: Kind) -> None:
+    if kind.traits.ranks[1] == 1:  # it takes the batches of more workers than this small case has
+        return
+    strategy = variants(kind, with_workers(kind, 2))[-1]
+    report = explore(strategy, at_most=30, random=0)
+    assert report.counterexample is None, report.text()
 
 
 def test_the_others_go_on(survivor: Kind) -> None:

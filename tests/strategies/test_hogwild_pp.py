@@ -117,12 +117,6 @@ def test_one_cluster_is_hogwild_and_exchanges_nothing() -> None:
     assert one_cluster[-1]["meters"] == {"replica_distance": 0}
 
 
-def test_nothing_is_lost_where_they_take_turns_and_exchange() -> None:
-    strategy = HogwildPP(cluster_size=1, sync_delay=1, count_lost=True)
-    end = launch(stepped, 2, strategy, [0, 0, 1, 1, 0, 0, 1, 0], 0.3, timeout=LIMIT)[0][-1]
-    assert end["meters"]["lost_updates"] < 1e-14
-
-
 def resumed(transport: Transport) -> list[Any]:
     """All that is shared when rank 0 has saved a state, and when two ranks begin with it: xs, us, token, model."""
     task = Task(HogwildPP(cluster_size=1, sync_delay=2), 2, "unit")

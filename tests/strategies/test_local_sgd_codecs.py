@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gradwire.compression import DGC, Codec, NoCodec, PowerSGD, RandomK, Sign, TopK
+from gradwire.compression import Codec, NoCodec, PowerSGD, TopK
 from strategies import LocalSGD, RingAllReduce, Strategy
-from tests.runs import metadata, said
-from tests.strategies.kinds import assert_same, start
+from tests.strategies.kinds import start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, make_model, trajectories
 from tests.strategies.runs import made
 from tests.virtual_time.test_footprints import PARAMETERS, counted, options_of
@@ -66,12 +65,12 @@ def rounds_of_a_plain_program(optimizer: str, lr: float, momentum: float, code: 
 
 
 @pytest.mark.parametrize(
-    ("outer", "lr", "momentum"),
-    [({}, 1.0, 0.0), (NESTEROV, 0.7, 0.9), (NESTEROV | {"outer_lr": 0.8, "outer_momentum": 0.0}, 0.8, 0.0)],
-)
-@pytest.mark.parametrize(
-    ("optimizer", "codec", "beta"),
-    [("muon", None, None), ("adam", TopK(density=0.25), 1.0), ("adam", TopK(density=0.25, error_decay=0.9), 0.9)],
+    ("outer", "lr", "momentum", "optimizer", "codec", "beta"),
+    [
+        (NESTEROV, 0.7, 0.9, "muon", None, None),
+        ({}, 1.0, 0.0, "adam", TopK(density=0.25), 1.0),
+        (NESTEROV, 0.7, 0.9, "adam", TopK(density=0.25, error_decay=0.9), 0.9),
+    ],
 )
 def test_sparseloco_and_muloco_take_the_steps_of_a_plain_program(
     outer: dict[str, Any], lr: float, momentum: float, optimizer: str, codec: Codec | None, beta: float | None
@@ -84,16 +83,11 @@ def test_sparseloco_and_muloco_take_the_steps_of_a_plain_program(
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
-@OUTER
-@pytest.mark.parametrize("scope", ["tensor", "vector"])
-@pytest.mark.parametrize("codec", [TopK(density=1.0, error_decay=0.5), RandomK(density=1.0)], ids=lambda one: one.name)
-def test_with_all_elements_it_is_without_a_codec(outer: dict[str, Any], scope: str, codec: Codec) -> None:
-    strategy = LocalSGD(local_steps=H, **outer)
-    assert_same(Task(strategy, N, "adam", codec=codec, scope=scope), Task(strategy, N, "adam"), 1e-12)
-
-
-@OUTER
-@pytest.mark.parametrize("codec", [TopK(density=0.2, error_decay=0.9), Sign(), PowerSGD(rank=1), DGC(density=0.2)])
+@pytest.mark.parametrize(
+    ("codec", "outer"),
+    [(TopK(density=0.2, error_decay=0.9), {}), (PowerSGD(rank=1), NESTEROV)],
+    ids=["topk", "powersgd"],
+)
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, outer: dict[str, Any], codec: Codec) -> None:
     """From the middle of a round, and from its end: the residual of the rounds before goes on."""
     given: dict[str, Any] = {"codec": codec, "n_gpus": 3, "epochs": 1}
@@ -114,12 +108,3 @@ def test_a_codec_takes_the_memory_that_it_takes_in_the_ring_and_the_x_before(out
 
     ring = more(RingAllReduce()) + Counter({} if outer else {"codec state": 4 * PARAMETERS})
     assert more(LocalSGD(local_steps=1, **outer)) == ring
-
-
-def test_the_options_of_sparseloco_and_muloco_on_the_command_line_learn(tmp_path: Path) -> None:
-    sparseloco = "--codec topk --density 0.1 --error_decay 0.95 --optimizer adamw --lr 0.005"
-    for name, line in {"sparse": sparseloco, "mu": "--outer_optimizer nesterov --optimizer muon"}.items():
-        code, text = said("--strategy", "local_sgd", "--n_gpus", "2", "--device", "cpu", "--epochs", "3", "--run_name",
-                          name, "--results_dir", str(tmp_path), *line.split())  # fmt: skip
-        assert code == 0, text
-        assert metadata(tmp_path, name)["test_accuracy"] > 0.7

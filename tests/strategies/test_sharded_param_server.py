@@ -8,11 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire import Options
 from gradwire.core.records.files import load_events, load_table
 from gradwire.pictures.staleness import per_worker
-from gradwire.virtual_time.cluster import ClusterOptions
-from gradwire.virtual_time.dry_run import dry_run
 from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
 from tests.strategies.kinds import on_ranks
@@ -79,12 +76,6 @@ def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
         numbers = [(peer, nbytes) for peer, tag, nbytes in messages if tag == "to everyone"]
         others = [(i + 1) % 3, (i + 2) % 3]
         assert numbers == ([(peer, 8) for peer in others] * N_STEPS if i < 3 else [])
-
-
-def test_a_server_keeps_its_part_of_the_optimizers_state() -> None:
-    options = Options(strategy=ShardedParamServer(servers=4), n_gpus=6, bandwidth="1gbit", latency="50us")
-    run = dry_run(options, ClusterOptions(compute="1ms"), 25e6, quiet=True)
-    assert [one.optimizer_bytes for one in run.results] == [25_000_000] * 4 + [0, 0], "momentum"
 
 
 # Whole runs

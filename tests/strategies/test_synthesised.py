@@ -25,7 +25,6 @@ from tests.graphs import FILES, FOLDER
 from tests.runs import SMALL, said_by, small
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
 
-LENGTHS = (1_600, 16_000, 1_600_000)  # of float32; of shorter ones whole vectors have fewer latencies
 HAND_WRITTEN: dict[str, AllReduce] = {
     **{name: one for name, one in ALL_REDUCES.items() if name != "synthesised"}, "racks of 4": partial(in_racks, rack=4)
 }  # fmt: skip
@@ -47,7 +46,7 @@ def test_the_files_are_those_that_are_made_here() -> None:
     assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == FILES
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [1_600, 1_600_000])  # of float32; of fewer whole vectors have fewer latencies
 @pytest.mark.parametrize("name", FILES)
 def test_it_takes_what_was_planned_and_no_other_is_faster_and_a_ring_has_the_ring(name: str, length: int) -> None:
     graph = read_graph(str(FOLDER / name))
@@ -60,7 +59,7 @@ def test_it_takes_what_was_planned_and_no_other_is_faster_and_a_ring_has_the_rin
     assert (took == pytest.approx(others["ring"])) == name.startswith("ring")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(N=st.integers(1, 9), seed=st.integers(0, 99), data=st.data())
 def test_it_has_no_fault_on_any_network(N: int, seed: int, data: st.DataObject) -> None:
     around = [(rank, (rank + 1) % N) for rank in range(N) if N > 1]

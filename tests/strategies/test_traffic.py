@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.forms import predict
+from gradwire.networks.predict import predict
 from strategies import Cost, RingAllReduce, Traffic
 
 

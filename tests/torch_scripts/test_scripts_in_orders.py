@@ -20,7 +20,7 @@ def report(name: str, n: int, *arguments: Any, file: str = "orders.py", at_most:
     return examine(Script(str(SCRIPTS / file), [name, *map(str, arguments)]), n, at_most=at_most)
 
 
-@pytest.mark.parametrize(("workers", "K"), [(1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("workers", "K"), [(1, 3), (2, 2), (3, 1)])
 def test_receives_from_anybody_come_in_every_order(workers: int, K: int) -> None:
     expected = factorial(workers * K) // factorial(K) ** workers
     found = report("sources", workers + 1, K)
@@ -31,9 +31,7 @@ def test_receives_from_anybody_come_in_every_order(workers: int, K: int) -> None
 
 
 @pytest.mark.parametrize(("name", "n", "K"), [
-    ("sources", 3, 2), ("server", 3, 2), ("two choose", 4, 1), ("look", 2, 1), ("look again", 2, 1),
-    ("look at a sum", 2, 1), ("two receives", 3, 1), ("by name", 3, 1), ("two at once", 2, 1),
-    ("a barrier between", 2, 1),
+    ("sources", 3, 2), ("server", 3, 2), ("two choose", 4, 1), ("look at a sum", 2, 1), ("two receives", 3, 1),
 ])  # fmt: skip
 def test_brute_force_finds_the_same_orders(name: str, n: int, K: int) -> None:
     script = Script(str(SCRIPTS / "orders.py"), [name, str(K)])

@@ -63,7 +63,7 @@ def difference(one: Any, other: Any) -> float:
     return 0.0 if one == other else float("inf")
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_script_ends_as_on_gloo(n: int, tmp_path: Path) -> None:
     ours, gloos = tmp_path / "ours", tmp_path / "gloos"
     ours.mkdir()
@@ -79,7 +79,7 @@ def test_a_script_ends_as_on_gloo(n: int, tmp_path: Path) -> None:
             assert difference(one[name], other[name]) <= bound, name
 
 
-@pytest.mark.parametrize("n", [1, 2, 16])
+@pytest.mark.parametrize("n", [1, 3])
 def test_ddp_sends_what_its_formula_says(n: int) -> None:
     begun, one, two, three = (bytes_sent(run("steps.py", n, n, steps)) for steps in range(4))
     of_shapes = 8 * n * (n - 1) + 6 * 3 * 8 * (n - 1)  # all_gather of the count, broadcast of the shapes
@@ -94,8 +94,8 @@ def test_ddp_sends_its_buffers_before_each_forward_pass() -> None:
     assert three - two == 2 * (2 * parameters + buffers)
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_step_takes_the_passes_and_a_ring(n: int) -> None:
+def test_a_step_takes_the_passes_and_a_ring() -> None:
+    n = 4
     ends = run("steps.py", n, n, 3).ranks[0].passes
     ring = 2 * (n - 1) * (PARAMETERS / n / BANDWIDTH + LATENCY)
     assert ends[2] - ends[1] == pytest.approx(0.02 + ring, abs=2 * LATENCY), (

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gradwire.core.strategy.forms import closed_form, predict
+from gradwire.core.strategy.forms import closed_form
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
+from gradwire.networks.predict import predict
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import (
@@ -50,7 +51,7 @@ def predicted(strategy: AllReduceSGD, N: int, nbytes: int, ratio: float, sharing
 
 
 @SHARINGS
-@pytest.mark.parametrize("N", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize("N", [2, 8, 16])
 def test_powers_of_two_take_the_time_of_the_closed_form(N: int, sharing: str) -> None:
     nbytes = 4 * 64 * N
     strategies = [RingAllReduce(), *FOLDED[:3], *(HierarchicalRing(rack=k) for k in (1, 2, 4, 8, 16) if k <= N)]
@@ -68,7 +69,7 @@ def test_powers_of_two_take_the_time_of_the_closed_form(N: int, sharing: str) ->
 
 
 @SHARINGS
-@pytest.mark.parametrize("N", [3, 5, 6, 7, 9, 11, 12, 13, 17, 24, 31])
+@pytest.mark.parametrize("N", [3, 6, 9, 13])
 def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N: int, sharing: str) -> None:
     nbytes = 4 * 64 * N
     for strategy in FOLDED:
@@ -87,26 +88,6 @@ def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N:
                 assert found == pytest.approx(messages + vectors * ratio, rel=2e-3), "messages are counted exactly"
 
 
-@pytest.mark.parametrize("strategy", FOLDED[:3])
-def test_folded_ones_have_no_form_where_cards_share_fairly(strategy: AllReduceSGD) -> None:
-    for N in range(2, 20):
-        is_power = N & (N - 1) == 0
-        assert (predict(strategy, N, 1000, 0.0, 1e6, 1e-3) is not None) == is_power
-        assert predict(strategy, N, 1000, 0.0, 1e6, 1e-3, sharing=IN_ORDER) is not None
-
-
-@SHARINGS
-@pytest.mark.parametrize("N", [3, 5, 6, 7, 10, 13, 24, 31])
-def test_trees_of_other_numbers_take_up_to_half_more(N: int, sharing: str) -> None:
-    nbytes = 4 * 64 * N
-    for segments in (1, 8, 32):
-        for ratio in RATIOS:
-            strategy = DoubleTree(segments=segments)
-            expected = predicted(strategy, N, nbytes, ratio, sharing)
-            found = seconds_of(strategy, N, nbytes, ratio, sharing=sharing) / expected
-            assert 0.66 <= found <= (1.45 if N % 2 else 1.01 if sharing == FAIR else 1.05), (segments, ratio)
-
-
 @SHARINGS
 def test_a_message_alone_occupies_its_cards_for_the_overhead(sharing: str) -> None:
     N, nbytes, overhead = 8, 4 * 64 * 8, 3.0
@@ -116,7 +97,7 @@ def test_a_message_alone_occupies_its_cards_for_the_overhead(sharing: str) -> No
         assert seconds_of(strategy, N, nbytes, 1.0, sharing=sharing, overhead=overhead) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("N", [4, 8, 16, 32])
+@pytest.mark.parametrize("N", [4, 16])
 def test_with_an_overhead_the_double_tree_has_a_best_number_of_segments(N: int) -> None:
     """Cards are never idle, so that it takes (4 L + 4 s - 6) (overhead + P / (2 s bandwidth)), L = log2 N.
 

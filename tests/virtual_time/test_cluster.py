@@ -9,8 +9,7 @@ import pytest
 
 from gradwire.compression.topk import TopK
 from gradwire.core.records.errors import UsageError
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.datasets import Data
 from gradwire.networks.units import PAYLOAD

@@ -7,9 +7,9 @@ import pytest
 
 from gradwire.compression import CODECS, Codec, Layout, RandomK, TopK
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
+from gradwire.networks.predict import predict
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
@@ -24,7 +24,6 @@ from strategies import (
     AsyncParamServer,
     BackupWorkers,
     Downpour,
-    ElasticAveraging,
     FastestAllReduce,
     FullySharded,
     NaiveAllReduce,
@@ -83,11 +82,10 @@ def test_no_decision_depends_on_the_value_of_an_element(
     assert meta == cpu
 
 
-@pytest.mark.parametrize("layers", [1, 6])
-@pytest.mark.parametrize("name", [name for name, kind in IN_MESSAGES.items() if not kind.traits.asynchronous])
-def test_a_step_sends_what_its_closed_form_says(name: str, layers: int) -> None:
-    strategy, n_gpus = exact(IN_MESSAGES[name]), n_gpus_of(name, 4)
-    sizes = sizes_of(Options(), 840, layers)
+@pytest.mark.parametrize("kind", [ShardedGradients, FullySharded, StreamingDiLoCo])
+def test_a_step_of_layers_sends_what_its_closed_form_says(kind: type[Strategy]) -> None:
+    strategy, n_gpus = kind(), 4
+    sizes = sizes_of(Options(), 840, 6)
     less, more = (on("meta", strategy, n_gpus, sizes, steps)[0] for steps in (STEPS, 2 * STEPS))
     messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), sizes.layout)
     for of_steps, what in ((messages, "messages"), (nbytes, "nbytes")):  # what is still on its way is so in both
@@ -131,13 +129,8 @@ def test_coding_takes_what_is_said() -> None:
 
 SYNCHRONOUS = {name: kind for name, kind in STRATEGIES.items() if not kind.traits.asynchronous}
 CODED = [
-    (name, codec)
-    for name, kind in SYNCHRONOUS.items()
-    for codec in CODECS.values()
-    if codec.kind in kind.traits.carries and kind().cost(codec.kind).path and codec.on_meta and not codec.tensors_only
+    (name, CODECS[codec]) for name in ("param_server", "ring_all_reduce") for codec in ("topk", "random_k", "qsgd")
 ]
-
-
 BOUNDS = {
     ("overlapped_ring", 5): (0.995, 1.001),  # what buckets hide of each other's latency is not in its formula
     **{(name, 5): (0.7, 1.5) for name in ("recursive_doubling", "halving_doubling", "swing", "all_reduce")},  # `fold`
@@ -147,15 +140,11 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "codec", "sharing"),
-    [
-        *((name, None, sharing) for name in SYNCHRONOUS for sharing in (FAIR, IN_ORDER)),
-        *((name, codec, FAIR) for name, codec in CODED),
-    ],
+    ("name", "codec"), [*((name, None) for name in SYNCHRONOUS), *((name, codec) for name, codec in CODED)]
 )
-def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec] | None, sharing: str) -> None:
+def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec] | None) -> None:
     strategy, coding = exact(STRATEGIES[name]), {"codec": codec()} if codec else {}
-    for workers in (2, 5):
+    for workers, sharing in ((5, FAIR),) if codec else ((2, FAIR), (5, FAIR), (5, IN_ORDER)):
         least, most = (0.98, 1.02) if codec else BOUNDS.get((name, workers), (0.999, 1.001))
         n_gpus = n_gpus_of(name, workers)
         options = resolve(options_of(strategy, n_gpus, device="cpu", **coding))
@@ -172,13 +161,9 @@ def test_a_synchronous_step_takes_what_is_predicted(name: str, codec: type[Codec
                 continue
             run = steps_of(strategy, n_gpus, parameters, sharing=sharing, **coding)
             assert least * predicted <= run.seconds <= most * predicted
-            if codec:
-                _, nbytes = closed_form(options, layout)
-                assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
 
 
-@pytest.mark.parametrize("sharing", [FAIR, IN_ORDER])
-@pytest.mark.parametrize("n_gpus", [2, 5])
+@pytest.mark.parametrize(("n_gpus", "sharing"), [(2, IN_ORDER), (5, FAIR)])
 @pytest.mark.parametrize("kind", [RingAllReduce, ShardedGradients, FullySharded])
 def test_a_step_of_layers_takes_what_is_predicted(kind: type[Strategy], n_gpus: int, sharing: str) -> None:
     for parameters in (10**3, 10**8):
@@ -196,12 +181,6 @@ def test_what_travels_while_a_layer_computes_takes_no_time() -> None:
     ring = steps_of(OverlappedRing(bucket_mb=nbytes / B / 1e6), N, nbytes / 4, layers=B)
     assert 0.3 + 2 * reducing <= ring.seconds * 1.001 <= 0.3 + 4 * reducing, "the bucket of the first layer"
     assert steps_of(OverlappedRing(bucket_mb=nbytes / B / 1e6), N, nbytes / 4).seconds > ring.seconds + 5 * reducing
-
-
-def test_layers_share_the_parameters_and_the_passes() -> None:
-    sizes = sizes_of(Options(), 10, 4)
-    assert [shape for (shape,) in sizes.layout.shapes] == [3, 3, 2, 2]
-    assert sizes.shares == (0.25,) * 4
 
 
 def test_a_code_of_a_model_that_fits_nowhere_needs_no_memory() -> None:
@@ -243,14 +222,13 @@ def test_of_what_has_no_simple_form_nothing_is_predicted() -> None:
     ("strategy", "changes", "length"),
     [
         (Downpour(n_push=25, n_fetch=10), {}, 50),
-        (ElasticAveraging(tau=30), {}, 30),
         (AsyncParamServer(), {"slow": ("2:1000",)}, 1),
         (RingAllReduce(), {"jitter": 0.5}, 1),
     ],
 )
 def test_a_step_is_that_of_a_long_run(strategy: Strategy, changes: dict[str, Any], length: int) -> None:
     assert period(strategy) == length
-    short, long = (steps_of(strategy, 3, 7e6, steps=steps, **changes).seconds for steps in (None, 20 * length + 201))
+    short, long = (steps_of(strategy, 3, 7e6, steps=steps, **changes).seconds for steps in (None, 8 * length + 101))
     assert steps_of(strategy, 3, 7e6, **changes).steps > 40, "one may be unlike the others"
     assert short == pytest.approx(long, rel=0.05)
 

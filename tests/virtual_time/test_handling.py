@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gradwire.core.launchers.launcher import Job
-from gradwire.core.strategy.forms import predict
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER
+from gradwire.networks.predict import predict
 from gradwire.networks.units import ACKNOWLEDGED
 from gradwire.options import Options
 from gradwire.virtual_time import calibration, simulate

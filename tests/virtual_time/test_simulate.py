@@ -155,16 +155,6 @@ def test_steps_of_a_large_model_are_timed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is recorded"
 
 
-def test_a_sweep_of_timed_steps(tmp_path: Path) -> None:
-    folder = tmp_path / "not" / "there"
-    done(folder, "--compute", "1ms", "--parameters", "1e6", "--sweep", "n_gpus=2,4", "--sweep",
-                      "strategy=param_server,ring_all_reduce", "--sweep", "parameters=1e6,1e9", data=())  # fmt: skip
-    rows = pd.read_csv(next(folder.glob("sweep-*.csv")))
-    assert len(rows) == 8
-    assert (rows["seconds_a_step"] > 1e-3).all()
-    assert len(list(folder.glob("sweep-*.png"))) == 1
-
-
 def test_the_smallest_number_of_ranks_that_fit(tmp_path: Path) -> None:
     text = done(tmp_path, "--parameters", "7e9", "--layers", "32", "--fits_gb", "80", "--sweep",
                       "strategy=ring_all_reduce,fully_sharded,dgs", "--sweep", "momentum=0.9,0.5", data=())  # fmt: skip

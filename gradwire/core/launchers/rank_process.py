@@ -16,7 +16,6 @@ from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.launchers.failures import do_work, failure_of
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.transports.pipes import Endpoint
-from gradwire.core.transports.shared_memory import SharedMemory
 from gradwire.core.transports.timing import at_intervals
 
 HEARTBEAT_S = 0.5
@@ -51,6 +50,8 @@ def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, tra
 
 def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     """Run one rank, in its own process."""
+    from gradwire.core.transports.shared_memory import SharedMemory  # of which a launcher needs nothing
+
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """The options of what is written of a run, and what says of an option when its value may change."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -26,8 +26,9 @@ class Limits(NamedTuple):
 
     least: float | None
     most: float | None
+    above: float | None
     below: float | None
-    choices: Sequence[str]
+    choices: Collection[str]
 
 
 def option(
@@ -35,16 +36,17 @@ def option(
     *,
     least: float | None = None,
     most: float | None = None,
+    above: float | None = None,
     below: float | None = None,
-    choices: Sequence[str] = (),
+    choices: Collection[str] = (),
     metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> T:
     """Return a field of a dataclass of options, which is checked before a run begins, unless it is None.
 
-    `least`, `most`: the smallest and the largest number that it may be; `below`: it is from 0 to less than that;
-    `choices`: the words that it may be.
+    `least`, `most`: the smallest and the largest number that it may be; `above`: it is more than that; `below`: it is
+    from 0 to less than that; `choices`: the words that it may be.
     """
-    limits = Limits(least, most, below, choices)
+    limits = Limits(least, most, above, below, choices)
     made: T = field(default=default, metadata={**metadata, LIMITS: limits})
     return made
 
@@ -61,6 +63,8 @@ def check_limits(options: Any) -> None:
             raise UsageError(f"--{entry.name} {value}: must be at least {limits.least}")
         if limits.most is not None and not value <= limits.most:
             raise UsageError(f"--{entry.name} {value}: must be at most {limits.most}")
+        if limits.above is not None and not value > limits.above:
+            raise UsageError(f"--{entry.name} {value}: must be more than {limits.above:g}")
         if limits.below is not None and not 0 <= value < limits.below:
             raise UsageError(f"--{entry.name} {value}: must be at least 0 and less than {limits.below:g}")
 

@@ -4,7 +4,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,10 +59,6 @@ class Strategy(ABC):
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
         """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
-
-    def in_formulas(self) -> dict[str, Any]:
-        """Return the options that formulas know, by their names."""
-        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def memory(self, role: str) -> Footprint:
         """Return what the rank of this role that holds most holds in a step."""

@@ -1,72 +1,45 @@
-"""Workers that may die, where the server holds all that matters, and may be started again and take part."""
+"""Which ranks are alive: the deaths and returns of the others, for a run that goes on without them."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from gradwire.core.strategy.workers import Workers
-from gradwire.core.transports.base import ANY, Message, PeerLost
-from gradwire.core.transports.messages import PeerReturned
+from gradwire.core.strategy.descent import Descent
+from gradwire.core.transports.base import PeerLost, Transport
 
 
-class Membership(Workers):
-    """Workers of which the living go on without the dead.
+class Membership:
+    """The ranks that are alive, of those that it begins with, as far as this rank knows.
 
-    `returned` are those that were started again and have no x yet: they get the server's. `steps[k]` counts the steps
-    of worker k in all its lives: it never falls.
+    `returned` are those that were started again and take no part yet. Deaths and returns are recorded if this rank
+    `records` them: one rank of a run does.
     """
 
-    def __init__(self, ranks: Iterable[int], *of_server: Any) -> None:
-        super().__init__(ranks, *of_server)
-        self.returned = set[int]()
+    def __init__(self, ranks: Iterable[int], transport: Transport, descent: Descent, records: bool = True) -> None:
+        self.alive, self.returned = set(ranks), set[int]()
+        self._transport, self._descent, self._records = transport, descent, records
 
-    def _receive(self, *tags: str) -> Message | None:
-        """As in Workers; None also if a worker has died or returned. Raises PeerLost when none is left."""
-        try:
-            return super()._receive(*tags)
-        except PeerLost as lost:
-            self.lose(lost.rank, lost)
-            left = any(not self._transport.is_gone(k) for k in self.alive)  # a worker may close without a goodbye
-            may_continue = self._transport.inbox.replay is None and (left or self._transport.may_return())
-            if lost.rank == ANY or not may_continue:
-                raise
-        except PeerReturned as returned:
-            self._forget(returned.rank)
-            self.returned.add(returned.rank)
-        return None
-
-    def lose(self, k: int, lost: PeerLost) -> None:
-        """Go on without worker k, which is dead."""
-        self._forget(k)
-
-    def _forget(self, k: int) -> None:
-        if k in self.alive:
-            step = self._descent.version + (k in self.waiting)  # the first that lacks its part, where all go in step
+    def lose(self, k: int, step: int | None = None) -> None:
+        """Leave rank k, which is dead, out of all that follows; `step`: the first without it, by default the next."""
+        self.returned.discard(k)
+        if k not in self.alive:
+            return
+        self.alive.remove(k)
+        if self._records:
+            step = self._descent.version if step is None else step
             death = {"rank": k, "samples": self._descent.samples, "step": step, "returned": False}
             self._transport.recorder.deaths.append(death)
-        for group in (self.alive, self.present, self.waiting, self.returned):
-            group.discard(k)
 
-    def admit(self, may_begin: Callable[[int], bool]) -> None:
-        """Let those take part that were started again and `may_begin`, with no fewer steps than the slowest."""
-        for k in filter(may_begin, sorted(self.returned)):
-            self._transport.admit(k)
-            if self._coding:
-                self._coding.forget(k)
-            self._replies.pop(k, None)
-            self.steps[k] = max(self.steps[k], self.slowest)
-            self.returned.remove(k)
-            self.alive.add(k)
-            self.present.add(k)
-            [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True
-            self.welcome(k)
+    @contextmanager
+    def outlive(self, k: int) -> Iterator[None]:
+        """End the block where rank k turns out to be dead, and leave it out of all that follows."""
+        try:
+            yield
+        except PeerLost:
+            self.lose(k)
 
-    def welcome(self, k: int) -> None:
-        """Send worker k the epoch, the samples so far, its steps, and all of the module's state."""
-        self.version_read[k] = self._descent.version
-        self.on_sent_x(k)
-        position = (self._transport.recorder.epoch, self._descent.samples, self.steps[k])
-        self.send(position, k, "position")
-        self.send_copy(self._replica.x, k, 0, "initial parameters")
-        self.send(self._replica.b.clone(), k, "initial buffers")
-        if (others := self._replica.others).numel():
-            self.send(others, k, "initial others")
+    def admit(self, k: int) -> None:
+        """Let rank k, which has returned, take part."""
+        self._transport.admit(k)
+        self.returned.remove(k)
+        self.alive.add(k)
+        [death for death in self._transport.recorder.deaths if death["rank"] == k][-1]["returned"] = True

@@ -1,6 +1,6 @@
-"""What is called while a model computes its two passes: for each gradient, and where a block of it begins and ends."""
+"""What is called while a model computes its backward pass, for each gradient."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from threading import Thread
@@ -8,34 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import register_multi_grad_hook
-from torch.utils._pytree import tree_leaves
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.blocks import Block
-
-
-class OnBlocks:
-    """Who is told of the passes of a model and its blocks; does nothing."""
-
-    def begin_forward(self) -> None:
-        """The forward pass of the model begins."""
-
-    def enter(self, block: Block) -> None:
-        """The forward pass of a block begins."""
-
-    def leave(self, block: Block) -> None:
-        """It has ended."""
-
-    def end_forward(self) -> None:
-        """The forward pass of the model has ended."""
-
-    def stop_saving(self) -> None:
-        """It has ended by an error."""
-
-    def enter_backward(self, block: Block) -> None:
-        """The backward pass of a block begins."""
 
 
 class Passes:
@@ -96,7 +71,7 @@ class Passes:
         if self._recorder.time_passes and self._asked is None:
             self._late.append(i)
         else:
-            self._in_backward(self.call_on_gradient, i)
+            self.in_backward(self.call_on_gradient, i)
 
     def end_pass(self) -> None:
         """In virtual time, after `loss.backward()` in place of `backward(loss)`: call for each gradient now."""
@@ -108,34 +83,7 @@ class Passes:
         self._recorder.spend("backward", i)
         self._on_gradient(i)
 
-    def on_blocks(self, blocks: Sequence[Block], told: OnBlocks) -> None:
-        """Tell `told` of the passes of the model and its blocks; not of those without gradients, which evaluate."""
-        self.is_watched = True
-
-        def leave(block: Block, outputs: Any) -> None:
-            told.leave(block)
-            tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.requires_grad]
-            if tensors:
-                register_multi_grad_hook(tensors, lambda _: self._in_backward(told.enter_backward, block), mode="any")
-
-        def call(function: Callable[..., None], *arguments: Any) -> None:
-            if torch.is_grad_enabled():
-                with self.interruption():
-                    function(*arguments)
-
-        self.model.register_forward_pre_hook(lambda *_: call(told.begin_forward))
-        for block in blocks:
-            block.module.register_forward_pre_hook(lambda *_, block=block: call(told.enter, block))
-            block.module.register_forward_hook(lambda _, __, outputs, block=block: call(leave, block, outputs))
-        end = lambda *of: call(told.stop_saving if of[-1] is None else told.end_forward)  # noqa: E731 - None: an error
-        self.model.register_forward_hook(end, always_call=True)
-
-    def spend_forward(self, block: Block) -> None:
-        """In virtual time: let the time of a block's forward pass pass."""
-        for i in block.tensors:
-            self._recorder.spend("forward", i)
-
-    def _in_backward(self, call: Callable[[Any], None], of: Any) -> None:
+    def in_backward(self, call: Callable[[Any], None], of: Any) -> None:
         """In the backward pass: call it, or have the rank call it."""
         if self._recorder.time_passes is None:
             with self.interruption():

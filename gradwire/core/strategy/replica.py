@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.core.strategy.blocks import Block, free, give
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.passes import Passes
 from gradwire.core.transports.base import Message, Transport
@@ -130,35 +129,18 @@ class Replica(Passes):
         """Copy the gradient of parameter `i` to its place in g."""
         view = self._gradients[i]
         if self.parameters[i].grad is not view:
-            self._copy_gradient(i, view)
+            self.copy_gradient(i, view)
         self.parameters[i].grad = view
 
-    # Blocks, for who keeps no x or g of all
-
-    def take_gradients(self, block: Block, out: torch.Tensor) -> None:
-        """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one is -0."""
-        for i, view in zip(block.tensors, self.layout.views(out, block.tensors), strict=True):
-            self._copy_gradient(i, view)
-            self.parameters[i].grad = None
-
-    def _copy_gradient(self, i: int, view: torch.Tensor) -> None:
+    def copy_gradient(self, i: int, view: torch.Tensor) -> None:
+        """Copy the gradient of parameter `i` into `view`; a missing one is -0, and -0 becomes 0."""
         gradient = self.parameters[i].grad
         if gradient is None:
             self.lacking.add(i)
             view.fill_(-0.0)
         else:
             self.lacking.discard(i)
-            torch.add(gradient.detach(), 0.0, out=view)  # -0 becomes 0
-
-    def give(self, block: Block, vector: torch.Tensor) -> None:
-        """Point a block's parameters at `vector` [n], without copying."""
-        for i, view in zip(block.tensors, self.layout.views(vector, block.tensors), strict=True):
-            give(self.parameters[i], view)
-
-    def free(self, block: Block) -> None:
-        """Point a block's parameters at nothing: they read as NaN."""
-        for i in block.tensors:
-            free(self.parameters[i], self.layout.names[i])
+            torch.add(gradient.detach(), 0.0, out=view)
 
     def free_x(self) -> None:
         """Forget x, whose elements are kept elsewhere: it reads as NaN."""
@@ -208,7 +190,7 @@ class Replica(Passes):
         """Point the parameters at `x` [n], without copying."""
         self.x = x
         for parameter, view in zip(self.parameters, _views(x, self.parameters), strict=True):
-            give(parameter, view)
+            parameter.data = view
 
     def _give_back(self) -> None:
         if self._adopted:

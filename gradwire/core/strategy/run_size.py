@@ -22,6 +22,8 @@ class RunSize:
     replayed: bool = False  # whether another run's order of messages is repeated
     held_back: bool = False  # whether messages are held back, as on a network
     optimizer: OptimizerFactory | None = None  # which makes the updates; None: it is not checked
+    accumulate: int = 1  # into how many pieces a worker cuts its part of a batch, at most
+    last_parts: tuple[int, ...] = ()  # the samples of each worker in the last batch of an epoch
 
     def check_shared_memory(self, name: str) -> None:
         """Check that the ranks of strategy `name`, which read or write one x, share memory and need no messages.

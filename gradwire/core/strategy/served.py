@@ -12,7 +12,7 @@ import torch
 
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import KINDS
-from gradwire.core.strategy.membership import Membership
+from gradwire.core.strategy.survivors import Survivors
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from gradwire.core.strategy.workers import GRADIENT, SERVER, Workers
 from gradwire.core.transports.base import NO_LIMIT, Message, Work
@@ -38,7 +38,7 @@ class Served(Strategy):
         self.is_server = roles[self.transport.rank] == "server"
         if self.is_server:
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
-            kind = Membership if self.traits.workers_may_die else Workers
+            kind = Survivors if self.traits.workers_may_die else Workers
             self.workers = kind(ranks, self.replica, self.transport, self.descent, self.coding)
             self.keep("worker_steps", self.workers)
         self.steps = 0
@@ -93,11 +93,11 @@ class Served(Strategy):
     # Both
 
     def join(self, resumed: bool) -> None:
-        """Where workers may start late, each begins where the server is: see `Membership`; else all begin together."""
+        """Where workers may start late, each begins where the server is: see `Survivors`; else all begin together."""
         if not self.traits.workers_may_die:
             super().join(resumed)
         elif self.is_server:
-            assert isinstance(self.workers, Membership)
+            assert isinstance(self.workers, Survivors)
             for k in self.workers.steps:
                 self.workers.welcome(k)
         else:

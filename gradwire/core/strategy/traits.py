@@ -22,14 +22,10 @@ class Traits:
     agree: bool = True  # all replicas are bit-identical when an epoch has ended
     steps_by_mean: bool = True  # where they wait and agree: a step is the optimizer's, by the mean of all gradients
     punctual: bool = True  # what belongs to a step has been sent when all ranks have taken it
-    overwrites: bool = False  # steps of a worker may be lost, by what comes back of those before
     deaths: str = END
     ranks: tuple[int, int | None] = (1, None)  # the fewest and the most
     carries: frozenset[str] = frozenset()  # the kinds of codecs that its gradients can be sent by
     server_updates: bool = False  # only servers run the optimizer, so its options are theirs
-    has_x: bool = True  # each rank has all of x while it trains
-    reshards: bool = False  # a run with another number of ranks can continue from its checkpoints
-    plans_for_network: bool = False  # what it does depends on the network of --network
     defaults: Mapping[str, Any] = field(default_factory=dict)  # options of the run with a default of its own
 
     @property
@@ -134,9 +130,10 @@ class Choice:
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A strategy that chooses between algorithms; None: it has not begun."""
+    """A strategy that chooses between algorithms: `chosen` is what it stands for; no `choice`: it has not begun."""
 
     choice: Choice | None
+    chosen: Any
 
 
 def choice_of(strategy: object) -> Choice | None:

@@ -16,7 +16,8 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.settings import RunSettings
-from gradwire.core.training.optimizers import OPTIMIZERS, factory, schedule
+from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES, factory, schedule
+from gradwire.core.training.passes import AMP
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.core.workloads.options import DataOptions, Named
@@ -24,6 +25,7 @@ from gradwire.core.workloads.options import DataOptions, Named
 T = TypeVar("T")
 TRAINED = {"float32": torch.float32, "float64": torch.float64}
 DTYPES = TRAINED | {"bfloat16": torch.bfloat16}
+MOST = 1e30  # more than a float32 holds, torch refuses
 
 STRATEGY_MAY_SAY = "strategy may say"
 """Metadata of an option with a default that stands only where neither the strategy nor the codec has its own."""
@@ -57,9 +59,9 @@ class _Unless:
         return f"{self.default!r} (unless the strategy or the codec has its own)"
 
 
-def _strategy_may_say(default: T, least: float | None = None) -> T:
+def _strategy_may_say(default: T, **limits: float) -> T:
     stands: Any = _Unless(default)
-    made: T = option(stands, least=least, metadata={STRATEGY_MAY_SAY: default})
+    made: T = option(stands, **limits, metadata={STRATEGY_MAY_SAY: default})  # type: ignore[arg-type]
     return made
 
 
@@ -76,13 +78,13 @@ class RunOptions:
     """Samples per step of all workers together, instead of batch_size x workers."""
     epochs: int = option(10, least=1, metadata=MAY_CHANGE_ON_RESUME)
     """Passes over the training set."""
-    lr: float = _strategy_may_say(0.1)
+    lr: float = _strategy_may_say(0.1, above=0, most=MOST)
     """Learning rate."""
-    momentum: float = _strategy_may_say(0.9)
+    momentum: float = _strategy_may_say(0.9, below=1)
     """Momentum of sgd; the first beta of the adam family."""
-    weight_decay: float = _strategy_may_say(0.0)
+    weight_decay: float = _strategy_may_say(0.0, least=0, most=MOST)
     """Weight decay of the optimizer."""
-    decay: str = "all"
+    decay: str = option("all", choices=DECAYS)
     """What --weight_decay is for: all parameters, or matrices (what has two dimensions or more: no bias, no norm)."""
     optimizer: Named = _strategy_may_say("sgd")  # noqa: RUF009 - a str
     """Any optimizer of torch.optim by its name, such as sgd, adam, adamw or rmsprop; muon, for the matrices of hidden
@@ -91,30 +93,26 @@ class RunOptions:
     server or on every rank."""
     optimizer_options: tuple[str, ...] = ()
     """More of its options, NAME=VALUE, such as nesterov=True or eps=1e-6."""
-    lr_schedule: str = field(default="constant", metadata=MAY_CHANGE_ON_RESUME)
+    lr_schedule: str = option("constant", choices=SCHEDULES, metadata=MAY_CHANGE_ON_RESUME)
     """How the learning rate changes with the samples processed: constant, step (a tenth after a half, and after three
     quarters) or cosine (down to 0)."""
     warmup: float = field(default=0.0, metadata=MAY_CHANGE_ON_RESUME)
     """Epochs in which the learning rate first rises from 0."""
-    clip_norm: float = field(default=0.0, metadata=MAY_CHANGE_ON_RESUME)
+    clip_norm: float = option(0.0, least=0, most=MOST, metadata=MAY_CHANGE_ON_RESUME)
     """Bound on the norm of the averaged gradient; 0: none."""
     accumulate: int = option(1, least=1)
     """Compute each step's gradient in this many pieces, one after the other: less memory, the same update."""
-    device: str = field(default="auto", metadata=MAY_CHANGE_ON_RESUME)
+    device: str = option("auto", choices=("auto", "cpu", "cuda"), metadata=MAY_CHANGE_ON_RESUME)
     """auto (cuda if there is a GPU), cpu or cuda."""
-    dtype: str = "float32"
+    dtype: str = option("float32", choices=DTYPES)
     """Floating-point type of the training: float32 or float64. Steps that are only timed may be in bfloat16 too."""
-    amp: str = "none"
+    amp: str = option("none", choices=AMP)
     """Mixed precision: compute the forward pass and the loss by torch's autocast in bf16, or, on a GPU, in fp16, whose
     gradients a GradScaler keeps in range. Parameters, gradients, the optimizer and the evaluation stay float32; none:
     no autocast."""
-    seed: int = option(0, least=0)
+    seed: int = option(0, least=0, most=2**63 - 1)
     """Seed of the weights, the order of the samples, and everything else that is random."""
-    slow: tuple[str, ...] = field(default=(), metadata=MAY_CHANGE_ALWAYS)
-    """Make ranks slow on purpose: RANK:FACTOR, such as 2:5, stretches what rank 2 computes to 5 times its time."""
-    jitter: float = field(default=0.0, metadata=MAY_CHANGE_ALWAYS)
-    """Stretch what every rank computes at random: each pass by exp(jitter |z|), z standard normal."""
-    timeout: float = field(default=120.0, metadata=MAY_CHANGE_ALWAYS)
+    timeout: float = option(120.0, least=1, most=1e6, metadata=MAY_CHANGE_ALWAYS)
     """Seconds that any process waits for another before the run is ended; more than the longest step takes."""
     restarts: int = option(0, least=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
@@ -125,22 +123,6 @@ class RunOptions:
     scheduler: str | None = field(default=None, metadata=OF_THIS_RUN)
     """With dask: the address of the scheduler whose workers take the ranks, such as tcp://host:8786. Default: a
     cluster of processes on this machine."""
-
-    @property
-    def slowdowns(self) -> dict[int, float]:
-        """How many times its time each slow rank computes. Raises UsageError."""
-        factors: dict[int, float] = {}
-        for text in self.slow:
-            try:
-                rank, factor = int(text.split(":")[0]), float(text.split(":", 1)[1])
-            except (ValueError, IndexError):
-                raise UsageError(f"--slow {text}: must be RANK:FACTOR, such as 2:5") from None
-            if not (rank >= 0 and 1 <= factor <= 1000):
-                raise UsageError(f"--slow {text}: a rank from 0 on, and a factor from 1 to 1000")
-            if rank in factors:
-                raise UsageError(f"--slow {text}: rank {rank} is given twice; give it one factor")
-            factors[rank] = factor
-        return factors
 
     @property
     def torch_dtype(self) -> torch.dtype:

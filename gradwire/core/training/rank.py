@@ -17,7 +17,7 @@ from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import Replica, bytes_of
 from gradwire.core.strategy.traits import Choice, choice_of
 from gradwire.core.training.options import CoreOptions
-from gradwire.core.training.passes import Precision, Straggler, choose_threads, shares_of
+from gradwire.core.training.passes import Precision, choose_threads, shares_of
 from gradwire.core.training.progress import Report
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.base import Transport
@@ -93,8 +93,6 @@ class Rank:
         self.precision = Precision(options.amp, transport.device)
         self.position = Position()
         self.state: dict[str, Any] | None = None  # of the strategy, to continue from
-        factor = options.slowdowns.get(transport.rank, 1.0)
-        self.straggler = Straggler(factor, options.jitter, options.seed + transport.rank, transport)
         device, dtype = transport.device, options.torch_dtype
         fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
@@ -124,8 +122,6 @@ class Rank:
                 f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
                 "--amp bf16"
             )
-        if self.straggler.is_slow and not self.recorder.time_passes:
-            replica.interruption = self.straggler.interrupted
         if self.recorder.time_passes and replica.is_watched:
             self.recorder.shares = shares_of(self.model, self._small_pass)
         self.tell("after_start")
@@ -152,7 +148,7 @@ class Rank:
             replica.begin_piece(expected, self.per_sample * (stop - start), is_last)
             if is_last:
                 self.strategy.begin_step(expected)
-            with phase("forward"), self.straggler.stretched(), self.precision.autocast():
+            with phase("forward"), self.precision.autocast():
                 loss, n_k, _ = self.task(replica.module, x, y)
                 n += n_k
                 loss = loss * (n_k / (n if is_last else expected))
@@ -160,7 +156,7 @@ class Rank:
             if is_last and self.task.n_varies:
                 replica.recount(n, expected)
                 self.strategy.begin_step(self.weight(i, n))
-            with phase("backward"), self.straggler.stretched():
+            with phase("backward"):
                 replica.backward(self.precision.scaler.scale(loss))
         return total, n
 

@@ -11,11 +11,10 @@ import pandas as pd
 from gradwire.core.launchers import Job, Launcher, find_launcher
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.unfinished import claimed
-from gradwire.core.training.checks import resolve
+from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.loop import train_rank
 from gradwire.core.training.options import CoreOptions
-from gradwire.core.training.preflight import prepare
 from gradwire.core.training.progress import Progress, ProgressBar
 from gradwire.core.training.rank import Orders
 from gradwire.core.training.report import conclude, describe_place, remarks, write

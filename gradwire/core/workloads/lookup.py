@@ -5,18 +5,14 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
 import torch
 
 from gradwire.core.records.errors import UsageError, as_usage_error, one_line
-
-NAMING_CODE = ("strategy", "dataset", "model", "task", "optimizer")
-"""The options that may name yourmodule:something."""
 
 
 def import_torchvision(option: str) -> ModuleType:
@@ -111,29 +107,6 @@ def call_user_function(option: str, spec: str, *args: Any, **options: Any) -> An
     given = f" with {', '.join(f'{name}={value!r}' for name, value in options.items())}" if options else ""
     with blamed_on(f"{option} {spec}{given}: it"):
         return function(*args, **options)
-
-
-def check_recorded_code(recorded: Mapping[str, Any], where: object, given: Mapping[str, str | None]) -> None:
-    """Check that the user trusts the code that the recorded options name.
-
-    Trusted are modules that lie directly in the current folder, this package's own, and what is `given` by name on the
-    command line. Raises UsageError, naming `where`; nothing has been imported then.
-    """
-    for option in NAMING_CODE:
-        name = recorded.get(option)
-        if not isinstance(name, str) or ":" not in name or name == given.get(option):
-            continue
-        module = name.partition(":")[0]
-        if module == "__main__":
-            raise UsageError(f"{where}: names {name!r}, of the script or notebook that made the run; go on from there")
-        is_here = module.isidentifier() and any(
-            Path(file).is_file() for file in (f"{module}.py", f"{module}/__init__.py")
-        )
-        if not is_here and not module.startswith("gradwire."):
-            raise UsageError(
-                f"{where}: names the code {name!r}, which is no file of the current folder; "
-                f"if you trust it, name it by --{option}"
-            )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS, option
+from gradwire.core.workloads.loading import LOADERS
 
 if TYPE_CHECKING:
     Named: TypeAlias = Any
@@ -37,7 +38,7 @@ class DataOptions:
     augment: bool = True
     """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
     as the test pictures are. Other data sets stay as they are."""
-    loader: str = "torch"
+    loader: str = option("torch", choices=LOADERS)
     """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
     for imagefolder: pip install -e '.[dali]')."""
     loader_workers: int = option(0, least=0, metadata=MAY_CHANGE_ALWAYS)

@@ -1,11 +1,10 @@
-"""What the loss of a batch is and what is scored: classification, language modelling, or a function of the user's.
+"""What the loss of a batch is and what is scored: classification, what wings add, or a function of the user's.
 
 `--task yourmodule:function` is called as function(model, x, y) for one batch. It returns the mean loss, or (loss, n),
 or (loss, n, scores): `n` is the number of what loss and scores are means of, by default len(x); `scores` has numbers by
 name. In evaluation it is called without gradients, the model being in evaluation mode, and means are weighted with n.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import index
@@ -19,8 +18,6 @@ from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import blamed_on, import_user_object
 
-IGNORED = -100
-"""The target of a token that is left out of the loss and not counted."""
 _EXPECTED = "return loss, (loss, n) or (loss, n, {'score': number})"
 _TAKEN = ("loss", "epoch", "step", "seconds", "bytes", "checkpoint", "id")  # columns of tables and pictures
 
@@ -62,13 +59,13 @@ class Task:
         defaults: tuple[Any, ...] = (None, len(x), {})
         loss, n, scores = parts + defaults[len(parts) :]
         if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
-            raise self._refused(f"gave {_described(loss)} as loss, which must be a tensor of one floating-point number")
+            raise self._refused(f"gave {described(loss)} as loss, which must be a tensor of one floating-point number")
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise self._refused("gave a loss without gradient; compute it of what the model returns")
         try:
             n = index(n)
         except TypeError:
-            raise self._refused(f"gave {_described(n)} as n, which must be an integer") from None
+            raise self._refused(f"gave {described(n)} as n, which must be an integer") from None
         if n < 1:
             raise UsageError(
                 f"--task {self.name}: gave n = {n} for {len(x)} samples, which have nothing to learn from; leave such "
@@ -78,13 +75,13 @@ class Task:
 
     def _checked(self, scores: Any) -> Mapping[str, float]:
         if not isinstance(scores, Mapping):
-            raise self._refused(f"gave {_described(scores)} as scores, which must be a dictionary")
+            raise self._refused(f"gave {described(scores)} as scores, which must be a dictionary")
         for name, value in scores.items():
             if not (isinstance(name, str) and name.isidentifier() and name not in _TAKEN):
                 taken = ", ".join(_TAKEN)
                 raise self._refused(f"gave a score the name {name!r}; take one as of a variable, other than {taken}")
             if not (isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)):
-                raise self._refused(f"gave {_described(value)} as score {name}, which must be one number")
+                raise self._refused(f"gave {described(value)} as score {name}, which must be one number")
         return {name: float(value) for name, value in scores.items()}
 
     def _refused(self, what: str) -> UsageError:
@@ -98,7 +95,8 @@ class Task:
         return loss.item() * n, n, {name: value * n for name, value in scores.items()}
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """Return the type of a value, and of a tensor its shape and numbers, for a message."""
     shape = f" {tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else ""
     return f"a {type(value).__name__}{shape}"
 
@@ -115,37 +113,13 @@ def _classified(model: nn.Module, x: Tensor, y: Tensor) -> Sums:
     return loss, len(y), {"accuracy": int(right[:, 0].sum()), "top5": int(right.any(1).sum())}
 
 
-def _predict_next(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    if x.dim() != 2 or x.shape != y.shape or x.is_floating_point() or y.is_floating_point():
-        raise UsageError(
-            f"--task {LANGUAGE_MODEL}: x is {_described(x)}, y {_described(y)}; make both integers [samples, tokens]"
-        )
-    x, y = x.long(), y.long()
-    if (x < 0).any() or ((y < 0) & (y != IGNORED)).any():
-        raise UsageError(f"--task {LANGUAGE_MODEL}: a token is below 0; count from 0, only targets may be {IGNORED}")
-    output = model(x)
-    if not (isinstance(output, Tensor) and output.dim() == 3 and output.shape[:2] == y.shape):
-        raise UsageError(
-            f"--task {LANGUAGE_MODEL}: the model gave {_described(output)} for x {tuple(x.shape)}; "
-            "make it give [samples, tokens, vocabulary]"
-        )
-    return F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=IGNORED), (y != IGNORED).sum()
-
-
-def _of_mean_loss(loss: float) -> dict[str, float]:
-    return {"bits_per_character": loss / math.log(2), "perplexity": math.exp(loss) if loss < 700 else math.inf}
-
-
-CLASSIFICATION, LANGUAGE_MODEL = "classification", "language_model"
+CLASSIFICATION = "classification"
 TASKS = {
     CLASSIFICATION: Task(
         CLASSIFICATION, "samples", _classify, _classified, better={"accuracy": "higher"}, unrecorded=("top5",)
     ),
-    LANGUAGE_MODEL: Task(
-        LANGUAGE_MODEL, "tokens", _predict_next, of_loss=_of_mean_loss,
-        better={"bits_per_character": "lower", "perplexity": "lower"},
-    ),
-}  # fmt: skip
+}
+"""The tasks by name, besides yourmodule:function; wings add theirs."""
 
 
 def find(name: str) -> Task:
@@ -173,7 +147,7 @@ def check(task: Task, model: nn.Module, model_name: str, data: Data, dtype: torc
     model.eval()
     first = first_of(data.n_train)
     x, y = data.fetch(first, dtype=dtype)
-    with blamed_on(f"--task {task.name}: with --model {model_name}, on x {_described(x)} and y {_described(y)}, it"):
+    with blamed_on(f"--task {task.name}: with --model {model_name}, on x {described(x)} and y {described(y)}, it"):
         loss, n, _ = task(model, x, y)
         with torch.no_grad():
             task.sums(model, *data.fetch(first_of(data.n_test), "test", dtype=dtype))

@@ -187,11 +187,3 @@ def test_an_error_in_on_report_ends_the_ranks_and_reaches_the_caller(
 
     with pytest.raises(error, match="refused"):
         launcher.launcher()(Job(report_for_ever, launcher.n, on_report=refuse, timeout=LIMIT))
-
-
-@pytest.mark.parametrize("launcher", params("local", "dask"), indirect=True)
-def test_what_cannot_be_sent_is_refused_in_one_line(launcher: LauncherEngine) -> None:
-    text, code = launcher.launch(lambda transport, lock: None, threading.Lock()).errors[None]
-    assert code == 2
-    assert re.match(r"cannot send the work .*lock", text)
-    assert "\n" not in text

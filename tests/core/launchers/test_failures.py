@@ -1,9 +1,7 @@
 """Nothing hangs, nothing leaks: runs of train.py, hit at a chosen or a random moment. See also `test_hit_ranks.py`."""
 
-import contextlib
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.core.launchers.conftest import Victim
@@ -86,35 +83,6 @@ def test_an_interrupt_amid_an_import_cannot_be_lost(tmp_path: Path) -> None:
     assert done.returncode == 130
     assert done.stderr.startswith("\nerror: ended by SIGINT; nothing was written\n")  # triton may tell what it leaks
     assert list(tmp_path.glob("pymp-*")) == []
-
-
-@pytest.mark.end_to_end
-def test_twenty_kills_in_a_row_do_not_stop_the_server(start: Start) -> None:
-    options = ("--restarts", "20", "--lr", "0.001", "--model", "tests.workload:batch_norm")
-    victim = start("async_param_server", *options, "--dataset", "tests.workload:moons")
-    server = victim.wait_until("training")[0]
-    chance = random.Random(0)
-    killed = {server.pid}
-
-    def alive() -> list[psutil.Process]:
-        return [rank for rank in victim.ranks() if rank.pid not in killed]
-
-    while len(killed) < 1 + 20:
-        assert wait_until(lambda: bool(alive()), LIMIT), victim.said()
-        time.sleep(chance.uniform(0, 0.5))  # at any moment of its life
-        assert victim.process.poll() is None, victim.said()
-        with contextlib.suppress(psutil.NoSuchProcess, IndexError):  # it may have ended by itself
-            one = chance.choice(alive())
-            one.kill()
-            killed.add(one.pid)
-
-    def steps() -> int:
-        return int((re.findall(r"\| (\d+)/", victim.said()) or [0])[-1])
-
-    before = steps()
-    assert wait_until(lambda: steps() > before, LIMIT), "the server continues"
-    victim.process.terminate()
-    assert "ended by SIGTERM" in victim.check_end()
 
 
 @pytest.mark.parametrize(

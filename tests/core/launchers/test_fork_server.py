@@ -1,6 +1,5 @@
 """A fork server that is stopped or killed: the launcher ends with one line, and leaves nothing."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -9,7 +8,6 @@ from collections.abc import Callable
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -83,48 +81,6 @@ def test_one_that_is_stopped_is_given_up_unless_something_happens_before(
     with pytest.raises(error) as caught:
         launch(get_rank, 2, timeout=timeout)
     assert error is KeyboardInterrupt or f"the fork server, from which they are made, {told}" in one_line(caught)
-    assert wait_until(lambda: is_gone(stopped), LIMIT_S)
-
-
-def test_one_that_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    cannot = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-    monkeypatch.setattr(forkserver, "ensure_running", Mock(side_effect=cannot))
-    with pytest.raises(RunFailed) as error:
-        launch(get_rank, 2)
-    assert one_line(error) == "the processes could not be started: Resource temporarily unavailable"
-
-
-def report_and_stop(transport: Transport, report: Report) -> None:
-    report(os.getpid())
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-@pytest.mark.slow
-def test_one_that_is_killed_in_a_run_takes_its_ranks_along_even_a_stopped_one(server: Start) -> None:
-    victim = server()
-    ranks: list[psutil.Process] = []
-
-    def strike(rank: int, pid: int) -> None:
-        ranks.append(psutil.Process(pid))
-        assert wait_until(lambda: ranks[0].status() == psutil.STATUS_STOPPED, LIMIT_S)
-        victim.kill()
-
-    with pytest.raises(RunFailed) as error:
-        launch(report_and_stop, 1, on_report=strike)
-    assert "ended with the fork server, its parent, which was killed by SIGKILL" in one_line(error)
-    assert wait_until(lambda: is_gone(ranks[0]), LIMIT_S)
-
-
-def stop_the_server(transport: Transport) -> int:
-    os.kill(os.getppid(), signal.SIGSTOP)
-    return transport.rank
-
-
-@pytest.mark.slow
-def test_a_run_ends_well_though_its_server_is_stopped(server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwire.core.launchers.ranks._GRACE_S", 0.5)
-    stopped = server()
-    assert launch(stop_the_server, 1) == [0]
     assert wait_until(lambda: is_gone(stopped), LIMIT_S)
 
 

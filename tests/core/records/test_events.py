@@ -1,10 +1,8 @@
 """A recorder keeps little in memory: the events are in its file, and come back from there as they were."""
 
-import os
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 
 from gradwire.core.records import events as events_module
@@ -13,8 +11,6 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.events import RunEvents, chunks
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.tables import epoch_table
-from gradwire.core.transports.base import Transport
-from tests.ranks import LIMIT, launch
 
 
 def steps(recorder: Recorder, n: int) -> None:
@@ -77,25 +73,3 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
         recorder.write_to(Path("/dev/full"))
         with pytest.raises(RunFailed, match=r"/dev/full: No space left on device"):
             recorder.add("data", 0.0, 1.0)
-
-
-def many_steps(transport: Transport, path: Path) -> float:
-    """Record 100,000 steps; return by how many bytes the memory has grown after the first ten thousand."""
-    recorder, memory = transport.recorder, psutil.Process().memory_info
-    recorder.write_to(path)
-    steps(recorder, 10_000)
-    before = memory().rss
-    for _ in range(9):
-        steps(recorder, 10_000)
-    return memory().rss - before
-
-
-@pytest.mark.slow
-def test_the_memory_of_a_rank_does_not_grow_with_its_steps(tmp_path: Path) -> None:
-    path = tmp_path / "rank-0.events"
-    try:
-        (grown,) = launch(many_steps, 1, path, record=True, timeout=LIMIT)
-        assert grown < 20e6, "all events are 40 MB"
-        assert os.path.getsize(path) > 36e6
-    finally:
-        path.unlink(missing_ok=True)  # pytest keeps its folders for a while

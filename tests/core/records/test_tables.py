@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.records.tables import COLUMNS, by_rank, epoch_table, ledger, phase_times, summary, totals
+from gradwire.core.records.tables import COLUMNS, by_rank, epoch_table, ledger, summary, totals
 from tests.pictures.samples import ROLES, parameter_server_events, parameter_server_table, unrecorded_table
 
 
@@ -57,14 +57,6 @@ def test_totals_leave_the_first_of_several_epochs_out_of_the_rate(epochs: int, s
         "test_accuracy": 0.75, "seconds": seconds, "samples_per_s": pytest.approx(rate), "bytes_sent": 550 * epochs,
         "evaluate_bytes": 0,
     }  # fmt: skip
-
-
-def test_phase_times_are_means_over_the_ranks_of_a_role() -> None:
-    times = phase_times(parameter_server_table())
-    assert times.loc["worker", "wait_s"] == 3.0  # 2 s on rank 1, 4 s on rank 2
-    assert times.loc["worker", "communicate_s"] == 0.5  # 1 s on rank 1, none on rank 2
-    assert times.loc["server", "epoch_s"] == 8.0
-    assert pd.isna(times.loc["server", "wait_s"])
 
 
 def rows_of(table: pd.DataFrame, **facts: str) -> dict[str, list[str]]:

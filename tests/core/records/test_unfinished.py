@@ -86,16 +86,6 @@ def test_the_next_run_removes_what_a_killed_one_has_left(tmp_path: Path, name: s
     assert os.listdir(tmp_path) == ["third.csv"]
 
 
-def test_runs_beside_each_other_leave_each_other_alone(tmp_path: Path) -> None:
-    with claimed(tmp_path, "first") as first:
-        (first / "rank-0.events").write_text("events")
-        with pytest.raises(UsageError, match=r"^--run_name first: such a run is"), claimed(tmp_path, "first"):
-            pass
-        with claimed(tmp_path, "second"):
-            assert (first / "rank-0.events").read_text() == "events"
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
     with ExitStack() as second:
         with claimed(tmp_path, "run"):

@@ -26,13 +26,6 @@ def g(*values: float) -> torch.Tensor:
     return torch.tensor([*values, *[0.0] * (N - len(values))], dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("gradient", "expected"), [((3, 4), (0.6, 0.8)), ((0.3, 0.4), (0.3, 0.4)), ((0,), (0,))])
-def test_the_gradients_norm_is_bounded(gradient: tuple[float, ...], expected: tuple[float, ...]) -> None:
-    x, descent = make(clip_norm=1.0)
-    descent.step(g(*gradient), 1)
-    assert (-x).tolist() == pytest.approx(g(*expected).tolist(), rel=1e-5)
-
-
 def test_the_schedule_is_asked_for_the_middle_of_the_samples_of_an_update() -> None:
     asked: list[float] = []
 

@@ -1,6 +1,7 @@
 """The replica: views of flat vectors that stay views whatever the user's loop does; parameters of other memory."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from torch import nn
 from gradwire.core.strategy.replica import float_buffers, parameters_from, trained
 from gradwire.core.transports.base import Transport
 from strategies import Replica
+from tests.core.transports.samples import world
 from tests.ranks import LIMIT, launch
-from tests.strategies.scripted import Scripted
 
 
 class Tied(nn.Module):
@@ -33,13 +34,17 @@ class Tied(nn.Module):
         return self.norm(self.b(self.a(x)))
 
 
-ALONE = Scripted(workers=0)
+@pytest.fixture
+def alone() -> Iterator[Transport]:
+    """The transport of a rank without peers."""
+    with world(1) as (transport,):
+        yield transport
 
 
-def test_ties_frozen_parameters_and_buffers() -> None:
+def test_ties_frozen_parameters_and_buffers(alone: Transport) -> None:
     model = Tied()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    replica = Replica(model, ALONE)
+    replica = Replica(model, alone)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     replica.x.zero_()
     replica.b.fill_(5)
@@ -51,9 +56,9 @@ def test_ties_frozen_parameters_and_buffers() -> None:
     assert model.frozen.tolist() == [1.0] * 4
 
 
-def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
+def test_collect_finds_the_gradient_whatever_became_of_grad(alone: Transport) -> None:
     model = nn.Linear(2, 1, bias=False)
-    replica = Replica(model, ALONE)
+    replica = Replica(model, alone)
 
     def backward() -> None:
         (model(torch.tensor([[1.0, 2.0]])) * 3).sum().backward()
@@ -73,9 +78,9 @@ def test_collect_finds_the_gradient_whatever_became_of_grad() -> None:
     assert replica.collect().tolist() == [3.0, 6.0]
 
 
-def test_gradients_of_several_losses_are_apart_until_they_are_collected() -> None:
+def test_gradients_of_several_losses_are_apart_until_they_are_collected(alone: Transport) -> None:
     model = nn.Linear(2, 1, bias=False)
-    replica = Replica(model, ALONE)
+    replica = Replica(model, alone)
     for _ in range(2):
         found = []
         for factor in (3, 5):
@@ -99,9 +104,11 @@ NOTHING = "^the model has no trainable parameter$"
         (nn.Linear(2, 2).requires_grad_(False), NOTHING),
     ],
 )
-def test_refuses_mixed_dtypes_and_models_with_nothing_to_train(model: nn.Module, message: str) -> None:
+def test_refuses_mixed_dtypes_and_models_with_nothing_to_train(
+    alone: Transport, model: nn.Module, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        Replica(model, ALONE)
+        Replica(model, alone)
 
 
 # Parameters that lie in a sender's memory: given back by the next collect, and no sooner
@@ -155,9 +162,9 @@ def test_parameters_from_a_vector_only_in_the_block() -> None:
     assert all(torch.equal(p, was) for p, was in zip(trained(model), before, strict=True))
 
 
-def test_the_state_that_leaves_is_plain_tensors() -> None:
+def test_the_state_that_leaves_is_plain_tensors(alone: Transport) -> None:
     model = Tied()
-    replica = Replica(model, ALONE)
+    replica = Replica(model, alone)
     state = model.state_dict()
     model.b.weight.data.fill_(7.0)
     assert (replica.x == 7.0).any(), "training goes on from the views"

@@ -11,23 +11,29 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.records.tables import applied
 from gradwire.core.strategy.descent import Descent
-from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.served import Served
+from gradwire.core.strategy.survivors import Survivors
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Transport
-from gradwire.core.transports.messages import WaitTimeout
-from strategies import STRATEGIES, AsyncParamServer, Downpour, ElasticAveraging, Replica
+from strategies import (
+    AsyncParamServer,
+    BackupWorkers,
+    Downpour,
+    ElasticAveraging,
+    Replica,
+)
 from strategies.asynchronous_server.push_fetch import PushFetch
-from tests.ranks import LIMIT, launch, wait_until
+from tests.core.transports.samples import world
+from tests.ranks import LIMIT, launch, virtual_time, wait_until
 from tests.strategies.loops import OPTIMIZERS
-from tests.strategies.scripted import Act, PushingWorkers, Scripted, epochs, staleness, start
 
 
-def serve(transport: Transport) -> tuple[Replica, Descent, Membership]:
+def serve(transport: Transport) -> tuple[Replica, Descent, Survivors]:
     replica = Replica(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), transport)
     descent = Descent([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
-    return replica, descent, Membership(transport.peers, replica, transport, descent)
+    return replica, descent, Survivors(transport.peers, replica, transport, descent)
 
 
 def what_the_dead_have_sent(transport: Transport) -> Any:
@@ -61,62 +67,52 @@ def test_what_the_dead_have_sent_is_not_taken() -> None:
     assert found[SERVER] == ([1], [], 1, 1)
 
 
-@pytest.mark.parametrize("name", ["backup_workers", "async_param_server", "downpour"])
-def test_a_server_names_the_one_that_has_left_without_goodbye(name: str) -> None:
-    acts: list[Act] = [("close", 2)]
-    transport = (PushingWorkers if name == "downpour" else Scripted)(3, acts)
-    server = STRATEGIES[name]()
-    assert isinstance(server, Served)
-    start(server, transport)
-    for k in (1, 3):
-        transport.computing.discard(k)
-        transport.send_to_server(k, "goodbye")
-    with pytest.raises(RunFailed, match=r"^rank 2 has closed its transport without a goodbye: .* strategy\.finish\(\)"):
-        server.serve()
+@pytest.mark.parametrize("strategy", [BackupWorkers(), AsyncParamServer(), Downpour()], ids=lambda one: one.name)
+def test_a_server_names_the_one_that_has_left_without_goodbye(strategy: Served) -> None:
+    with world(4) as ranks:
+        for rank in ranks:
+            rank.timeout = 0.1
+        strategy.start(Replica(nn.Linear(1, 1), ranks[SERVER]), ranks[SERVER], OPTIMIZERS["unit"])
+        for k in (1, 3):
+            ranks[k].isend(None, SERVER, "goodbye")
+        ranks[2].close()
+        with pytest.raises(RunFailed, match=r"^rank 2 has closed its transport without a goodbye: .*strategy\.finish"):
+            strategy.serve()
 
 
-def test_a_server_that_waits_for_those_who_are_there_names_no_other() -> None:
-    transport, server = Scripted(2), AsyncParamServer()
-    start(server, transport)
-    transport.computing.clear()
-    with pytest.raises(WaitTimeout):
-        server.serve()
+Act = tuple[str, int]  # "push" or "fetch", and the rank of the worker
 
 
-# The staleness of a push, scripted
+def act(transport: Transport, kind: type[PushFetch], acts: list[Act]) -> list[tuple[int, int]]:
+    """Workers do what is theirs of `acts`, one a second; the server returns whose pushes it applied, and how stale."""
+    strategy = kind()
+    strategy.start(Replica(nn.Linear(1, 1), transport), transport, OPTIMIZERS["unit"])
+    if transport.rank == SERVER:
+        transport.recorder.epoch, strategy.descent.until = 1, sum(what == "push" for what, _ in acts)
+        strategy.serve()
+        rows = applied(transport.recorder.frame())[["peer", "staleness"]]
+        return [(int(peer), int(late)) for peer, late in rows.itertuples(index=False)]
+    begun = transport.now()
+    for second, (what, k) in enumerate([*acts, ("fetch", transport.rank)], start=1):
+        if k == transport.rank:
+            transport.sleep(begun + second - transport.now())
+            transport.isend(torch.ones(2) if what == "push" else None, SERVER, what, n=what == "push")
+            if what == "fetch":
+                transport.recv(SERVER, "parameters").release()
+    return []
 
 
-def served(kind: type[PushFetch], workers: int, acts: list[Act]) -> PushingWorkers:
-    """Serve one epoch of what the script pushes."""
-    server, transport = kind(), PushingWorkers(workers, acts)
-    start(server, transport)
-    list(epochs(server, transport, max(1, sum(what == "push" for what, _ in acts))))
-    return transport
+ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40)
 
 
-KINDS: list[type[PushFetch]] = [Downpour, ElasticAveraging]
-ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40).map(
-    lambda acts: [*acts, ("push", 1)]
-)
-
-
-@settings(max_examples=60)
-@given(st.sampled_from(KINDS), ACTS)
+@settings(max_examples=30)
+@given(st.sampled_from([Downpour, ElasticAveraging]), ACTS)
 def test_staleness_is_a_count_of_others_pushes(kind: type[PushFetch], acts: list[Act]) -> None:
-    missed = dict.fromkeys((1, 2, 3), 0)
-    expected: list[tuple[int, int]] = []
-    n_pushes = sum(what == "push" for what, _ in acts)
+    acts, missed, expected = [*acts, ("push", 1)], dict.fromkeys((1, 2, 3), 0), []
     for what, k in acts:
-        if len(expected) == n_pushes:
-            break  # the epoch has its samples: no fetch is answered
         if what == "fetch":
             missed[k] = 0
             continue
         expected.append((k, missed[k]))
         missed = {j: count + (j != k) for j, count in missed.items()}
-    assert staleness(served(kind, 3, acts)) == expected
-
-
-def test_a_returned_worker_begins_with_what_it_was_welcomed_with() -> None:
-    acts: list[Act] = [("push", 1), ("push", 2), ("die", 1), ("return", 1), ("push", 1), ("push", 2), ("push", 1)]
-    assert staleness(served(Downpour, 2, acts)) == [(1, 0), (2, 1), (1, 0), (2, 2), (1, 1)]
+    assert virtual_time(4).launch(act, 4, kind, acts, record=True)[SERVER] == expected

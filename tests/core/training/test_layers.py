@@ -1,9 +1,5 @@
 """What a pass computes: its threads, the part of it that belongs to each parameter, and who is told of it."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
-
 import pytest
 import torch
 from torch import nn
@@ -11,21 +7,22 @@ from torch import nn
 from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.passes import OnBlocks
 from gradwire.core.training.passes import choose_threads, shares_of
 from gradwire.core.transports.base import Transport
-from gradwire.sharding.blocks import cut
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
-from strategies import NoCommunication, Replica, Strategy
+from strategies import Replica, Strategy
 from tests.ranks import launch, virtual_time
-from tests.strategies.runs import made
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
     expected = [0.75 * 15 / 20, 0.75 * 5 / 20, 0.25 * 5 / 6, 0.25 / 6]
+    before, random = torch.cat([p.flatten() for p in model.parameters()]), torch.get_rng_state()
     assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx(expected)
+    assert model.training
+    assert torch.equal(torch.cat([p.flatten() for p in model.parameters()]), before)
+    assert torch.equal(torch.get_rng_state(), random)
     model[0].requires_grad_(False)
     assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6])
     norm = nn.LayerNorm(4)
@@ -33,15 +30,6 @@ def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_pa
     model[2].register_parameter("empty", nn.Parameter(torch.empty(0, 3)))
     assert shares_of(model, lambda: model(torch.zeros(2, 3))) == pytest.approx([5 / 6, 1 / 6, 0]), "it has no elements"
     assert shares_of(norm, lambda: norm(torch.zeros(2, 4))) == (0.5, 0.5), "what is not counted is split by size"
-
-
-def test_it_leaves_the_model_as_it_was() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
-    before, random = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    shares_of(model, lambda: model(torch.ones(4, 3)))
-    assert model.training
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end_and_one_in_another_takes_its_own_time_only() -> None:
@@ -87,36 +75,6 @@ def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_col
     assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
     assert sorted(collected) == list(range(6)), "once only"
     assert set(collected[:2]) == {4, 5}, "the last layer's first"
-
-
-@dataclass(kw_only=True)
-class Noting(NoCommunication, OnBlocks):
-    """Notes in which order it is called in a step."""
-
-    seen: ClassVar[list[str]] = []
-
-    def setup(self) -> None:
-        super().setup()
-        self.replica.on_blocks(cut(self.replica, ""), self)
-
-    def begin_step(self, n_samples: int) -> None:
-        self.seen.append("begin_step")
-
-    def begin_forward(self) -> None:
-        self.seen.append("begin_forward")
-
-    def step(self, n_samples: int) -> None:
-        super().step(n_samples)
-        self.seen.append("step")
-
-
-def test_a_step_is_announced_before_its_forward_pass(tmp_path: Path) -> None:
-    """Also where no pass is computed."""
-    for run in (lambda: made(tmp_path, "run", Noting(), n_gpus=1, epochs=1), lambda: dry(Noting())):
-        Noting.seen.clear()
-        run()
-        assert Noting.seen[:3] == ["begin_step", "begin_forward", "step"]
-        assert Noting.seen == Noting.seen[:3] * (len(Noting.seen) // 3)
 
 
 def dry(strategy: Strategy) -> None:

@@ -1,14 +1,12 @@
 """Strategies by name, and classes of a user's own: they work end to end, or are refused in one line."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradwire.core.records.errors import UsageError
-from gradwire.names import make_strategy
-from strategies.asynchronous_server.downpour import Downpour
 from tests.runs import SMALL, TRUSTED, arguments, metadata, said
 
 HEAD = """
@@ -42,14 +40,6 @@ class Every(Strategy):
 )
 
 
-def test_a_strategy_is_made_by_name_with_its_options() -> None:
-    assert make_strategy("downpour", n_push=4) == Downpour(n_push=4)
-    with pytest.raises(UsageError, match=r"^single has no option n_push; it has workers_like$"):
-        make_strategy("single", n_push=4)
-    with pytest.raises(UsageError, match=r"^none has no option n_push; it has none$"):
-        make_strategy("none", n_push=4)
-
-
 def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(
     tmp_path: Path, own_module: Callable[[str], str]
 ) -> None:
@@ -66,6 +56,7 @@ def test_a_class_of_ones_own_runs_with_its_option_and_is_resumed(
     assert made["options"] | {"k": 3, "lr": 0.02, "optimizer": "adam"} == made["options"]
     assert f"--lr 0.02 (the default of {mine})" in text
     assert f"--optimizer adam (the default of {mine})" in text
+    assert len(re.findall(r": +0%.* 0/", text)) == 1, "one progress bar, not one per rank"
     resumed, _ = train("--resume", "results/run.checkpoints", "--epochs", "2", "--checkpoint_dir", "more",
                        *TRUSTED, "--run_name", "on")  # fmt: skip
     assert {name: resumed["options"][name] for name in ("k", "lr")} == {"k": 3, "lr": 0.02}

@@ -8,17 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import torch
-from nbclient import NotebookClient
 from torch import nn
 
-from gradwire import ClusterOptions, Options, UsageError, run
-from gradwire.core.training.checks import resolve
-from gradwire.core.workloads.lookup import UserObject, import_user_object
-from gradwire.virtual_time.simulate import simulate
-from strategies import Downpour, RingAllReduce
+from gradwire import Options, UsageError, run
+from gradwire.core.workloads.lookup import UserObject
+from strategies import RingAllReduce
 from tests import workload
 from tests.ranks import LIMIT
 from tests.runs import ROOT, metadata, said, small
@@ -103,14 +99,6 @@ def test_a_script_trains_what_it_defines_given_or_named(tmp_path: Path) -> None:
     assert "names '__main__:Mine', of the script or notebook that made the run; go on from there" in text
 
 
-@pytest.mark.end_to_end
-def test_a_notebook_trains_what_its_cells_define(tmp_path: Path) -> None:
-    node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.format(root=str(ROOT)))])
-    where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(node, timeout=LIMIT, kernel_name="python3", resources=where).execute()
-    assert len(set(losses(node.cells[0].outputs[-1]["text"], tmp_path))) == 1
-
-
 def test_what_is_given_trains_as_what_is_named(tmp_path: Path) -> None:
     def model(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         return workload.linear(input_shape, n_classes)
@@ -123,22 +111,6 @@ def test_what_is_given_trains_as_what_is_named(tmp_path: Path) -> None:
         hashes.append(metadata(tmp_path, name)["parameter_hash"])
     assert hashes[0] == hashes[1]
     assert metadata(tmp_path, "given")["options"]["dataset"] == "tests.workload:moons"
-
-
-def test_an_asynchronous_run_of_objects_is_replayed(tmp_path: Path) -> None:
-    same: dict[str, Any] = {"n_gpus": 3, "model": lambda *shape: workload.linear(*shape), "dataset": workload.moons}
-    run(small(tmp_path, Downpour(), **same), quiet=True)
-    run(small(tmp_path, Downpour(), **same, replay=str(tmp_path / "run"), run_name="again"), quiet=True)
-    assert metadata(tmp_path, "again")["parameter_hash"] == metadata(tmp_path)["parameter_hash"]
-    with pytest.raises(UsageError, match=r"^--model tests\.workload:linear: that run had .*<lambda>"):
-        run(small(tmp_path, Downpour(), n_gpus=3, replay=str(tmp_path / "run"), run_name="other"), quiet=True)
-
-
-def test_the_phases_of_objects_are_timed_anew(tmp_path: Path) -> None:
-    given = small(tmp_path, n_gpus=2, model=lambda *shape: workload.linear(*shape))
-    simulate(given, ClusterOptions(), quiet=True)
-    (kept,) = json.loads((tmp_path / "calibration.json").read_text())
-    assert "messages" in kept, "and no phases: a name in a notebook is given to one object after another"
 
 
 @pytest.mark.parametrize(
@@ -172,20 +144,3 @@ def test_an_optimizer_of_torch_is_taken_by_its_class() -> None:
 def test_what_is_no_function_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=f"^{told}"):
         Options(**options)
-
-
-def test_the_evaluator_needs_names_that_it_can_import(tmp_path: Path) -> None:
-    def model(*shape: Any) -> nn.Module:
-        return workload.linear(*shape)
-
-    given = small(tmp_path, model=model, evaluator=True, checkpoint_every=1)
-    with pytest.raises(UsageError, match=r"^--evaluator: its process cannot import --model .*<locals>\.model"):
-        resolve(given)
-    resolve(small(tmp_path, model=workload.linear, evaluator=True, checkpoint_every=1))
-
-
-def test_a_name_that_main_lacks_is_told() -> None:
-    with pytest.raises(
-        UsageError, match=r"^--model __main__:nowhere: this program has no nowhere; define it in a module"
-    ):
-        import_user_object("--model", "__main__:nowhere")

@@ -65,13 +65,3 @@ def test_schedules_have_known_points() -> None:
     assert [schedule("step", 100, 0)(x) for x in (0, 49, 50, 75, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
     assert [schedule("cosine", 100, 0)(x) for x in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
     assert [schedule("cosine", 110, 10)(x) for x in (0, 5, 10, 60, 110)] == pytest.approx([0, 0.5, 1, 0.5, 0])
-
-
-def test_an_optimizer_that_cannot_be_hashed_is_tried_out() -> None:
-    class Unhashable:
-        __hash__ = None  # type: ignore[assignment]
-
-        def __call__(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-            return torch.optim.SGD(parameters, lr=0.1)
-
-    assert is_flat(Unhashable())

@@ -3,17 +3,13 @@
 import contextlib
 import io
 import os
-import shlex
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from gradwire.command_line import guarded
 from gradwire.core.records.interrupts import INTERRUPTS
-from tests.ranks import LIMIT
-from tests.runs import ROOT
 
 
 def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_code() -> None:
@@ -34,45 +30,12 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
     assert done == [0, 1, 2]
 
 
-def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
-    done = []
-
-    def work() -> None:
-        print("some", flush=True)
-        done.append(True)
-
-    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
-        assert guarded(work) == 1
-    assert done == [True]
-    assert capfd.readouterr().err == (
-        "error: cannot write to standard output: No space left on device; files are complete\n"
-    )
-
-
-def test_an_interrupt_that_no_signal_brought_is_the_codes(capfd: pytest.CaptureFixture[str]) -> None:
-    def work() -> None:
-        raise KeyboardInterrupt
-
-    assert guarded(work) == 1
-    assert capfd.readouterr().err == "\nerror: the code raised KeyboardInterrupt; nothing was written\n"
-
-
 def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
     written = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")) as stream:
         assert guarded(lambda: print("\u00e9", flush=True)) == 0
         stream.flush()
     assert written.getvalue() == b"\\xe9\n"
-
-
-def test_closed_standard_streams_are_opened_before_another_file_takes_their_numbers() -> None:
-    script = (
-        "import os, sys; from gradwire.core.records.interrupts import open_standard_streams;"
-        " open_standard_streams(); print('x');"
-        "sys.exit(os.open('/dev/null', os.O_RDONLY) > 2 and os.get_inheritable(1))"
-    )
-    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} <&- >&- 2>&-"
-    assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=LIMIT, check=False).returncode == 1
 
 
 def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """What may be another one when a run is resumed or replayed: each option says it itself, by its metadata."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +9,14 @@ from typing import Any
 import pytest
 
 from gradwire import Options, run
-from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import latest
-from gradwire.command_line import parse_run
 from gradwire.compression import Float16, NoCodec
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE, MAY_CHANGE_ON_RESUME
-from gradwire.core.training.checks import resolve
-from gradwire.core.training.preflight import prepare
+from gradwire.core.training.checks import prepare, resolve
 from strategies import AsyncParamServer, Downpour, Strategy
 from tests.ranks import virtual_time
-from tests.runs import TRUSTED, metadata, small
+from tests.runs import small
 from tests.strategies.kinds import other_value
 from tests.workload import moons
 
@@ -117,27 +113,3 @@ def test_an_option_of_a_strategy_changes_only_if_it_says_so_and_the_strategy_not
     other = again(made(AsyncParamServer()), how, strategy=Downpour(), codec=NoCodec())
     with pytest.raises(UsageError, match=rf"^--{how} .* was made with --strategy async_param_server, not downpour"):
         prepare(resolve(other))
-
-
-@pytest.mark.parametrize("momentum", [0.9, 0.0])
-@pytest.mark.parametrize("how", ["resume", "replay"])
-def test_the_command_line_takes_over_what_was_given_then(
-    tmp_path: Path, made: Callable[[Strategy], Options], momentum: float, how: str
-) -> None:
-    """An explicit 0.9 stays 0.9, though the strategy's own default is another."""
-    options = made(AsyncParamServer())
-    folder = Path(options.results_dir)
-    record = metadata(folder)
-    record["options"]["momentum"] = momentum
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    run_json = json.loads((latest(options.checkpoint_folder) / "run.json").read_text())
-    run_json["options"]["momentum"] = momentum
-    checkpoint = tmp_path / "c" / latest(options.checkpoint_folder).name
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "run.json").write_text(json.dumps(files.sealed(run_json)))
-    path = str(tmp_path / "run") if how == "replay" else str(tmp_path / "c")
-    taken = parse_run([f"--{how}", path, *TRUSTED], None, "")
-    assert taken.momentum == momentum
-    assert taken.strategy == AsyncParamServer()
-    assert (taken.n_gpus, taken.checkpoint_every) == (4, 3 if how == "resume" else 0)
-    assert parse_run([f"--{how}", path, *TRUSTED, "--momentum", "0.3"], None, "").momentum == 0.3

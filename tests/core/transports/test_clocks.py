@@ -61,11 +61,6 @@ def test_other_clocks_are_aligned_within_the_error_that_is_told(kind: str, link:
         assert one_time
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_clock_needs_no_alignment(kind: str) -> None:
-    assert run(kind, align, 2) == [(0.0, 0.0, True)] * 2
-
-
 def test_the_fastest_answer_counts_and_belongs_to_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Question k is asked at 10 k and answered at 10 k + 8, by rank 0's clock 1000 s later; one is answered at once."""
     times = [t for k in range(20) for t in (10.0 * k, 10.0 * k + (2.0 if k == 13 else 8.0))]

@@ -9,34 +9,24 @@ import torch
 import torch.distributed as dist
 
 from gradwire.clusters.remote import Remote
-from gradwire.core.transports.base import ANY, PeerLost, Transport
-from gradwire.core.transports.headers import SIZE, Header, Kind, pack
-from tests.core.transports.samples import MILLION
+from gradwire.core.transports.base import ANY, Transport
+from gradwire.core.transports.headers import Header, Kind, pack
+from gradwire.core.transports.messages import WaitTimeout
+from tests.core.transports.samples import MILLION, pair
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT, outcome, run, run_with_deaths, values
 
 
-def wait_for_a_release_in_vain(transport: Transport) -> list[Any]:
-    own = transport.allocate(10)
-    if transport.rank == 0:
-        work = transport.isend(own, 1, "x")
-        transport.timeout = 0.2
-        first = outcome(work.wait)
-        transport.timeout = LIMIT
-        transport.isend(None, 1, "release")
-        work.wait()
-        return [first, work.done]
-    message = transport.recv(0, "x")
-    transport.recv(0, "release")
-    message.release()
-    return []
-
-
 def test_a_wait_for_a_release_times_out_too() -> None:
-    first, done = run("shared_memory", wait_for_a_release_in_vain, 2)[0]
-    assert first[0] == "WaitTimeout"
-    assert "release" in str(first)
-    assert done
+    with pair() as (first, second):
+        work = first.isend(first.allocate(10), 1, "x")
+        first.timeout = 0.1
+        with pytest.raises(WaitTimeout, match="release"):
+            work.wait()
+        second.recv(0, "x").release()
+        first.timeout = LIMIT
+        work.wait()
+        assert work.done
 
 
 def be_declared_dead(transport: Transport) -> Any:
@@ -70,20 +60,6 @@ def fail(transport: Transport, src: int) -> object:
             raise ZeroDivisionError
         return None
     return [transport.recv(1, "x").object, outcome(transport.recv, src, "x"), outcome(transport.recv, 1, "x")]
-
-
-def send_what_is_no_header(transport: Transport) -> object:
-    if transport.rank == 0:
-        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 1, tag=0)
-        transport.timeout = 1.0  # rank 1 hears no goodbye any more
-        return None
-    with pytest.raises(PeerLost, match="lost rank 0: what it has sent is not the header of a message") as caught:
-        transport.recv(0, "x")
-    return caught.value.rank
-
-
-def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
-    assert run("process_group", send_what_is_no_header, 2)[1] == 0
 
 
 def send_only_a_header(transport: Transport) -> object:

@@ -3,44 +3,14 @@
 Above each test stands what its ranks run.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import gradwire.core.transports.peer
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.peer import Peer
-from gradwire.core.transports.shared_memory import SharedMemory
 from tests.core.transports.samples import die
-from tests.ranks import LIMIT, launch, outcome, run_with_deaths, values, wait_until
-
-
-def count_handles(transport: Transport) -> list[int]:
-    """Return how many handles this rank made after each of its messages around a ring."""
-    assert isinstance(transport, SharedMemory)
-    make, made = gradwire.core.transports.peer.handle_of, [0]
-
-    def count(vector: torch.Tensor) -> bytes:
-        made[0] += 1
-        return make(vector)
-
-    gradwire.core.transports.peer.handle_of = count
-    own, other = transport.allocate(10), transport.allocate(20)
-    seen = []
-    for vector in (own, own[2:], torch.ones(3), other, own, other[:5]):
-        transport.isend(vector, (transport.rank + 1) % 4, "x")
-        transport.recv((transport.rank - 1) % 4, "x").release()
-        seen.append(made[0])
-    transport.barrier()
-    return [*seen, len(transport._peers[(transport.rank + 2) % 4].buffers)]
-
-
-def test_a_peer_is_handed_a_buffer_once_and_only_if_it_needs_it() -> None:
-    assert launch(count_handles, 4, timeout=LIMIT) == [[1, 1, 1, 2, 2, 2, 0]] * 4
-
+from tests.ranks import outcome, run_with_deaths, values
 
 # Dying
 
@@ -91,46 +61,3 @@ def test_a_death_around_the_hand_out_is_lost_to_who_waits_and_nothing_to_the_oth
     seen = run_with_deaths("shared_memory", die_handing_out, 3, point)
     lost = ("PeerLost", 2)
     assert seen == {0: [[1, 1], "before", lost, lost, [9, 9, 9]], 1: [[0, 0], lost, [9, 9, 9]]}
-
-
-def share_with_the_dead(transport: Transport, dead: int) -> Any:
-    if transport.rank == dead:
-        die()
-    vector = outcome(transport.shared_vector, "x", 4, torch.int64, range(3))
-    if isinstance(vector, tuple):
-        return vector
-    other = 3 - dead - transport.rank
-    vector[transport.rank] = transport.rank + 5
-    transport.isend(None, other, "written")
-    transport.recv(other, "written")
-    return vector.tolist()
-
-
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_dead_member_of_a_shared_vector_disturbs_those_only_for_whom_it_creates_it(dead: int) -> None:
-    seen = run_with_deaths("shared_memory", share_with_the_dead, 3, dead)
-    if dead == 0:
-        assert seen == {1: ("PeerLost", 0), 2: ("PeerLost", 0)}
-    else:
-        assert seen == {0: [5, 0, 7, 0], 2: [5, 0, 7, 0]}
-
-
-# Leaving
-
-
-def leave_after_the_first_slice(transport: Transport, folder: str) -> Any:
-    """Rank 1 returns at once; rank 0 looks at its message only after a while, in which rank 1 must have waited."""
-    if transport.rank == 1:
-        transport.isend(transport.allocate(10).fill_(4), 0, "slice")
-        Path(folder, "unfinished").write_text(str(os.getpid()))
-        Path(folder, "unfinished").rename(Path(folder, "leaving"))
-        return None
-    leaving = Path(folder, "leaving")
-    assert wait_until(leaving.exists)
-    ended = wait_until(lambda: not Path("/proc", leaving.read_text()).exists(), limit=0.3)
-    return ended, values(transport.recv(1, "slice")), outcome(transport.recv, 1, "slice")
-
-
-def test_who_leaves_waits_until_its_memory_is_in_the_others_hands(tmp_path: Path) -> None:
-    seen = launch(leave_after_the_first_slice, 2, str(tmp_path), timeout=LIMIT)[0]
-    assert seen == (False, [4] * 10, ("PeerLost", 1))

@@ -7,7 +7,7 @@ import torch
 
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import ANY, PeerLost, Transport
-from tests.core.transports.samples import die, world
+from tests.core.transports.samples import die
 from tests.ranks import LIMIT, launch, outcome
 
 ONCE: dict[str, Any] = {"timeout": LIMIT, "expendable": [1], "restarts": 1}
@@ -53,34 +53,6 @@ def test_what_an_earlier_life_sent_is_discarded_and_a_newcomer_is_handed_the_mem
     assert results == [("second", [2.0] * 4, [5, 6, 7]), ([7.0] * 4, [5, 6, 7])]
 
 
-def release_late(transport: Transport) -> Any:
-    """Rank 0 gives back what the first life sent only when the second has sent something in the same place."""
-    vector = transport.allocate(4)
-    if transport.rank == 1:
-        work = transport.isend(vector, 0, "vector")
-        transport.recv(0, "go on")
-        if not transport.rejoined:
-            die()
-        early = work.done
-        transport.isend(None, 0, "release")
-        work.wait()
-        return early, work.done
-    old = transport.recv(1, "vector")
-    transport.isend(None, 1, "go on")
-    see_it_return(transport)
-    transport.admit(1)
-    new = transport.recv(1, "vector")
-    old.release()
-    transport.isend(None, 1, "go on")
-    transport.recv(1, "release")
-    new.release()
-    return None
-
-
-def test_what_is_given_back_to_an_earlier_life_is_not_taken_for_the_new_ones() -> None:
-    assert launch(release_late, 2, **ONCE) == [None, (False, True)]
-
-
 def lose_one(transport: Transport, then: str) -> str:
     if transport.rank == 2:
         die()
@@ -104,19 +76,3 @@ def test_the_death_of_an_expendable_rank_ends_nothing_and_hides_nothing() -> Non
 def test_restarts_have_a_limit() -> None:
     with pytest.raises(UsageError, match="--restarts 1000: at most"):
         launch(lose_one, 3, "go on", expendable=[1, 2], restarts=1000)
-
-
-def test_a_newcomer_waits_for_a_shared_vector_as_long_as_its_server_likes(monkeypatch: pytest.MonkeyPatch) -> None:
-    with world(2) as (server, newcomer):
-        newcomer.rejoined, newcomer.timeout = True, 0.0
-        progress = newcomer._progress
-        shared: list[torch.Tensor] = []
-
-        def let_in(src: int, seconds: float) -> None:
-            if not shared:
-                shared.append(server.shared_vector("x", 3, torch.float32, [0, 1]))
-            progress(src, seconds)
-
-        monkeypatch.setattr(newcomer, "_progress", let_in)
-        assert newcomer.shared_vector("x", 3, torch.float32, [0, 1]).tolist() == [0, 0, 0]
-        newcomer.timeout = LIMIT

@@ -76,15 +76,6 @@ def test_a_stage_for_which_there_is_no_memory_is_done_without() -> None:
         assert names() == []
 
 
-def test_only_what_fits_is_given_a_stage() -> None:
-    with pair() as (first, second):
-        doubles = first.allocate(4, torch.float64)
-        for _ in range(20):
-            first.isend(doubles, 1, "x")
-            second.recv(0, "x").release()
-        assert first._peers[1]._stage is None
-
-
 def live_twice(transport: Transport) -> list[float]:
     """Rank 1 dies while rank 0 holds its copies, is started again, and sends as before."""
     own, held = transport.allocate(3), list[Message]()
@@ -121,24 +112,12 @@ def test_the_stage_of_an_earlier_life_is_not_taken_for_the_new_ones() -> None:
     assert launch(live_twice, 2, **ONCE)[0][1:] == [*range(100, 130)]
 
 
-@pytest.mark.parametrize("what", ["long", "float64", "matrix", "with a gradient"])
-def test_other_tensors_are_read_in_place(what: str) -> None:
+def test_other_tensors_are_read_in_place() -> None:
     with pair() as (first, second):
         own = make_often(first, second)
-        doubles = first.allocate(4, torch.float64)
-        value = {"long": own, "float64": doubles, "matrix": own[:4].view(2, 2)}.get(what, own[:5]).fill_(3)
-        assert not first.isend(value.requires_grad_(what == "with a gradient"), 1, "x").done
-        assert second.recv(0, "x").vector.tolist() == [3] * value.numel()
-
-
-def test_slots_that_are_free_again_are_told_of_by_the_next_copy_the_other_way() -> None:
-    with pair() as (first, second):
-        own, theirs = make_often(first, second), make_often(second, first)
-        for i in range(10 * SLOTS):  # ping-pong
-            works = first.isend(own[:1].fill_(i), 1, "x"), second.isend(theirs[:1].fill_(-i), 0, "x")
-            assert second.recv(0, "x").detach().vector.item() == i
-            assert first.recv(1, "x").detach().vector.item() == -i
-            assert all(isinstance(work, Delivered) for work in works)
+        for value in (own, first.allocate(4, torch.float64), own[:4].view(2, 2), own[:5].requires_grad_()):
+            assert not first.isend(value, 1, "x").done
+            assert second.recv(0, "x").vector.tolist() == [0] * value.numel()
 
 
 @pytest.mark.parametrize("ways", [1, 2])

@@ -1,14 +1,9 @@
-"""Time and reading: the transport's own methods, tried in one process."""
-
-from typing import Any
+"""Time in which a process was stopped counts towards no limit."""
 
 import pytest
-import torch
 
 from gradwire.core.transports.shared_memory import SharedMemory
 from tests.core.transports.samples import pair
-
-# Standing still
 
 
 class Stopped(SharedMemory):
@@ -48,37 +43,3 @@ def test_time_in_which_the_process_was_stopped_counts_towards_no_limit() -> None
 
 
 # Reading
-
-
-class Slow:
-    """A place to copy to: meanwhile another rank ends an update of the vector and begins the next."""
-
-    def __init__(self, begun: torch.Tensor, ended: torch.Tensor) -> None:
-        self.begun, self.ended = begun, ended
-
-    def copy_(self, vector: torch.Tensor) -> None:
-        self.ended += 1
-        self.begun += 1
-        self.copied = vector.tolist()
-
-
-def test_read_copies_a_vector_and_records_what_had_ended_before_and_begun_after() -> None:
-    with pair() as (transport, _):
-        transport.recorder.enabled = True
-        vector, out = torch.arange(10.0), torch.zeros(10)
-        begun, ended = (transport.shared_vector(name, 1, torch.int64, [0]) for name in ("begun", "ended"))
-        begun.fill_(6)
-        ended.fill_(6)
-        assert transport.read(vector, out, 1, begun, ended) == 6
-        assert out.tolist() == vector.tolist()
-        begun += 1
-        slow: Any = Slow(begun, ended)
-        assert transport.read(vector, slow, 1, begun, ended) == 6
-        assert slow.copied == vector.tolist()
-        events = transport.recorder.frame()
-    columns = ["phase", "op", "peer", "tag", "bytes", "version_read", "version_applied"]
-    assert events[columns].values.tolist() == [
-        ["communicate", "read", 1, "x", 40, 6, 6],
-        ["communicate", "read", 1, "x", 40, 6, 8],
-    ]
-    assert (events["t1"] >= events["t0"]).all()

@@ -14,7 +14,6 @@ from gradwire.core.workloads import datasets
 from gradwire.core.workloads.data import Data, Decoded, InMemory
 from gradwire.core.workloads.options import DataOptions
 from tests.images.pictures import write_pictures
-from tests.runs import ROOT
 
 WriteModule = Callable[[str], str]
 
@@ -57,18 +56,6 @@ def test_digits_are_scaled_and_hold_out_a_fixed_fifth() -> None:
     x, _ = data.fetch(torch.arange(data.n_train))
     torch.testing.assert_close(x.mean(), torch.tensor(0.0), atol=1e-4, rtol=0)
     torch.testing.assert_close(x.std(), torch.tensor(1.0), atol=1e-3, rtol=0)
-
-
-@pytest.mark.exhaustive
-def test_digits_are_those_of_scikit_learn() -> None:
-    from sklearn.datasets import load_digits  # slow to load, and needed nowhere else
-    from sklearn.model_selection import train_test_split
-
-    x, y = load_digits(return_X_y=True)
-    parts = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
-    with np.load(ROOT / "workloads" / "digits.npz") as kept:
-        for name, part in zip(("train_x", "test_x", "train_y", "test_y"), parts, strict=True):
-            assert np.array_equal(kept[name], part)
 
 
 def test_train_size_takes_a_fixed_choice_whatever_the_seed() -> None:

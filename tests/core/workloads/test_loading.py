@@ -165,15 +165,6 @@ def test_workers_end_with_a_rank_that_is_killed(folder: Path, tmp_path: Path) ->
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def as_a_daemon(transport: Transport, data: Data) -> None:
-    multiprocessing.current_process()._config["daemon"] = True  # type: ignore[attr-defined]
-    loader_of(data, "torch", 1, 0).piece(0, 0)
-
-
-def test_a_rank_that_may_have_no_children_says_so(folder: Path) -> None:
-    assert failure(2, as_a_daemon, open_data(folder, True)).startswith("--loader_workers 1: here a rank is a daemon")
-
-
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), ONE, DALI])
 def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int) -> None:
     bad = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"
@@ -190,17 +181,3 @@ def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
         check_dali(open_data(folder, True))
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
         check_dali(datasets.load(DataOptions()))
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("augment", [False, True])
-@pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), *WORKERS, DALI])
-def test_every_loader_gives_the_same_on_a_gpu(folder: Path, name: str, n: int, augment: bool) -> None:
-    data = open_data(folder, augment)
-    (((found, _, after, _),),) = launch(all_batches, 1, data, name, n, (0,), device="cuda", timeout=LIMIT)
-    assert after == 0
-    # nvJPEG interpolates colours in a simpler way: a pixel may differ much, a picture may not.
-    check_alike(found, expected(data, 0), most=256.0, mean=1e-3 if name == "torch" else 4.0)

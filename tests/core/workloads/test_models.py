@@ -21,19 +21,6 @@ def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> Non
     check(name, model, shape, 7)
 
 
-def test_what_becomes_of_small_images() -> None:
-    pytest.importorskip("torchvision")
-    with torch.device("meta"):
-        for side, stride, pool in ((64, (1, 1), nn.Identity), (65, (2, 2), nn.MaxPool2d)):
-            resnet = build("resnet18", (1, side, side), 10)
-            assert isinstance(resnet.conv1, nn.Conv2d)
-            assert (resnet.conv1.stride, resnet.conv1.in_channels) == (stride, 1)
-            assert isinstance(resnet.maxpool, pool), "a resnet keeps the resolution of small images only"
-        for side, enlarged in ((63, True), (64, False)):
-            modules = build("alexnet", (3, side, side), 10).modules()
-            assert any(isinstance(module, nn.Upsample) for module in modules) is enlarged
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "told"),
     [

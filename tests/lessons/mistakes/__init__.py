@@ -12,10 +12,10 @@ Change: TypeAlias = tuple[str, str] | str  # (old, new), where `old` occurs once
 
 
 class Mistake:
-    """One mistake: the kind of the verdict, a part of its line, and the changes that make it of the solution."""
+    """One mistake: the kind of the verdict, its points, a part of its line, and the changes that make it."""
 
-    def __init__(self, name: str, kind: str, text: str, *changes: Change) -> None:
-        self.name, self.kind, self.text, self.changes = name, kind, text, changes
+    def __init__(self, name: str, kind: str, points: int, text: str, *changes: Change) -> None:
+        self.name, self.kind, self.points, self.text, self.changes = name, kind, points, text, changes
 
 
 def mistakes_of(lab: str) -> dict[str, Mistake]:

@@ -6,46 +6,46 @@ FREE = "    block.parameters = None\n"
 OWN = "block.own_gradients = chunks[(r + 1) % N] / N"
 
 MISTAKES = [
-    Mistake("adds_copies", "costly", "reduce_scatter holds copies for a while: add to the chunks of block.gradients",
+    Mistake("adds_copies", "costly", 93, "reduce_scatter holds copies for a while: add to the chunks of block.gradient",
             ("    chunks = block.cut(block.gradients)\n", "    chunks = [*block.cut(block.gradients.clone())]\n")),
-    Mistake("does_not_free", "kept", "parameters are held; expected 0: block.parameters still refers to them: set it",
+    Mistake("does_not_free", "kept", 20, "parameters are held; expected 0: block.parameters still refers to them: set",
             (FREE, '    block.name += ""\n')),
-    Mistake("does_not_free_gradients", "kept", "after reduce_scatter(block 3), 64 bytes of gradients are held; "
+    Mistake("does_not_free_gradients", "kept", 20, "after reduce_scatter(block 3), 64 bytes of gradients are held; "
             "expected 16: block.gradients still refers to them: set it to None; it was never freed",
             ("    block.gradients = None\n", "")),
-    Mistake("does_not_reduce", "wrong", "(block 0) has kept g of rank 0 / 3 of chunk 1; expected the mean of chunk 1",
+    Mistake("does_not_reduce", "wrong", 40, "(block 0) has kept g of rank 0 / 3 of chunk 1; expected the mean of chunk",
             ("chunks[(r + 1) % N].add_(received.vector)", "received.vector.sum()")),
-    Mistake("empties", "kept", "after free(block 0), 48 bytes of gathered parameters are held; expected 0: block.par",
+    Mistake("empties", "kept", 20, "after free(block 0), 48 bytes of gathered parameters are held; expected 0: block.p",
             (FREE, "    block.parameters.zero_()\n")),
-    Mistake("frees_before_the_passes", "wrong", "after gather(block 0), block.parameters is nothing; expected",
+    Mistake("frees_before_the_passes", "wrong", 0, "after gather(block 0), block.parameters is nothing; expected",
             ("    block.parameters = parameters", "    block.parameters = parameters\n    free(block)")),
-    Mistake("frees_when_the_next_comes", "kept", "what block.parameters was: a list, a view, or transport.allocate, "
-            "which keeps it; it was freed too late, in free(block 1)",
+    Mistake("frees_when_the_next_comes", "kept", 20,
+            "transport.allocate, which keeps it; it was freed too late, in free(block 1)",
             (FREE, '    free.__dict__["before"] = block.parameters\n' + FREE)),
-    Mistake("gathers_a_list", "costly", "gather holds more than one block for a while: copy each chunk to its place",
+    Mistake("gathers_a_list", "costly", 93, "gather holds more than one block for a while: copy each chunk to its plac",
             ("    block.parameters = parameters", "    block.parameters = parameters.clone()")),
-    Mistake("keeps_a_list", "kept", "0: something else refers to what block.parameters was: a list, a view, or "
+    Mistake("keeps_a_list", "kept", 20, "0: something else refers to what block.parameters was: a list, a view, or "
             "transport.allocate, which keeps it; it was never freed",
             (FREE, '    free.__dict__.setdefault("kept", []).append(block.parameters)\n' + FREE)),
-    Mistake("keeps_a_whole_copy", "kept", "after gather(block 0), 96 bytes of gathered parameters are held; expected "
-            "48: a copy is kept; it was never freed",
+    Mistake("keeps_a_whole_copy", "kept", 20,
+            "96 bytes of gathered parameters are held; expected 48: a copy is kept; it was never freed",
             ("    block.parameters = parameters", "    block.parameters = parameters\n"
              '    gather.__dict__.setdefault("x", []).append(parameters.clone())')),
-    Mistake("keeps_a_view", "kept", "block.own_gradients is a view, which keeps all of the gradients: copy the chunk",
+    Mistake("keeps_a_view", "kept", 20, "block.own_gradients is a view, which keeps all of the gradients: copy the chu",
             (OWN, "block.own_gradients = chunks[(r + 1) % N].div_(N)")),
-    Mistake("keeps_another_chunk", "wrong", "has kept g of rank 0 / 3 of chunk 0; expected the mean of chunk 1",
+    Mistake("keeps_another_chunk", "wrong", 40, "has kept g of rank 0 / 3 of chunk 0; expected the mean of chunk 1",
             (OWN, "block.own_gradients = chunks[r] / N")),
-    Mistake("keeps_the_chunk_of_another", "wrong", "has kept the mean of chunk 2; expected the mean of chunk 1",
+    Mistake("keeps_the_chunk_of_another", "wrong", 40, "has kept the mean of chunk 2; expected the mean of chunk 1",
             (OWN, "block.own_gradients = chunks[(r + 1) % N] / N\n"
              '    transport.isend(block.own_gradients, (r - 1) % N, "mean")\n'
              '    transport.recv((r + 1) % N, "mean").copy_to(block.own_gradients)')),
-    Mistake("puts_chunks_in_other_places", "wrong", "gather(block 0) has put chunk 1 in the place of chunk 0, which is",
+    Mistake("puts_chunks_in_other_places", "wrong", 20, "gather(block 0) has put chunk 1 in the place of chunk 0, whic",
             ("chunks[(r + 1) % N].copy_(block.own)", "chunks[r].copy_(block.own)"),
             ("chunks[(k + 1) % N])", "chunks[k])")),
-    Mistake("returns_what_it_gathers", "returned", "after gather(block 0) returned a tensor [12] of float32; it",
+    Mistake("returns_what_it_gathers", "returned", 0, "after gather(block 0) returned a tensor [12] of float32; it",
             ("    block.parameters = parameters", "    return parameters")),
-    Mistake("sums", "wrong", "has kept the sum of chunk 1; expected the mean of chunk 1: the sum, divided by 3",
+    Mistake("sums", "wrong", 40, "has kept the sum of chunk 1; expected the mean of chunk 1: the sum, divided by 3",
             (OWN, "block.own_gradients = chunks[(r + 1) % N].clone()")),
-    Mistake("updates", "wrong", "block.own of block 0 was changed; only the optimizer changes it",
+    Mistake("updates", "wrong", 40, "block.own of block 0 was changed; only the optimizer changes it",
             ("    block.gradients = None\n", "    block.gradients = None\n    block.own.sub_(block.own_gradients)\n")),
 ]  # fmt: skip

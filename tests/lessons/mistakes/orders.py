@@ -12,38 +12,39 @@ UPDATE = "                update(message.vector)\n"
 APPLIED, DROPPED = (f'                note("{what}", k)\n' for what in ("applied", "dropped"))
 
 MISTAKES = [
-    Mistake("holds_always", "wrong", "it is True of whatever happens, so it finds nothing", HOLDS + "return True\n"),
-    Mistake("holds_never", "wrong", "holds([], 0) is False, though nothing in it is wrong", HOLDS + "return False\n"),
-    Mistake("refuses_drops", "wrong", "('dropped', 2)], 0) is False, though nothing in it is wrong: what is more than",
+    Mistake("holds_always", "wrong", 30, "it is True of whatever happens, so it finds nothin", HOLDS + "return True\n"),
+    Mistake("holds_never", "wrong", 30, "holds([], 0) is False, though nothing in it is wro", HOLDS + "return False\n"),
+    Mistake("refuses_drops", "wrong", 30, "('dropped', 2)], 0) is False, though nothing in it is wrong: what is more t",
             (LATE, 'elif what == "dropped" or version - read[k] > s:')),
-    Mistake("lets_drop_everything", "wrong", "a server that drops everything would pass: say also what it may not drop",
+    Mistake("lets_drop_everything", "wrong", 30, "a server that drops everything would pass: say also what it may not",
             (LATE, 'elif what == "applied" and version - read[k] > s:')),
-    Mistake("makes_the_mistake_of_the_server", "wrong", "holds([('sent', 1), ('sent', 2), ('applied', 1), ('sent', 1), "
-            "('applied', 2)], 0) is True, though the gradient of rank 2, computed on version 0, was applied at version "
-            "1: 1 late, and the bound is 0; it makes the mistake of the server: keep for each worker which version",
+    Mistake("makes_the_mistake_of_the_server", "wrong", 30,
+            "0) is True, though the gradient of rank 2, computed on version 0, was applied at version 1: 1 late, "
+            "and the bound is 0; it makes the mistake of the server: keep for each worker which version",
             ("version, read = 0, dict[int, int]()", "version = read = 0"),
             ("read[k] = version\n        el", "read = version\n        el"), (LATE, LATE.replace("[k]", ""))),
-    Mistake("refuses_what_is_at_the_bound", "wrong", "holds([('sent', 1), ('applied', 1)], 0) is False, though nothing",
+    Mistake("refuses_what_is_at_the_bound", "wrong", 30, "holds([('sent', 1), ('applied', 1)], 0) is False, though not",
             (LATE, LATE.replace("<=", "<"))),
-    Mistake("counts_drops_in_holds", "wrong", "('dropped', 2), ('applied', 1)], 0) is False, though nothing in it is",
+    Mistake("counts_drops_in_holds", "wrong", 30, "('dropped', 2), ('applied', 1)], 0) is False, though nothing in it",
             ('version += what == "applied"', 'version += what != "sent"')),
-    Mistake("returns_nothing", "returned", "holds returned nothing; expected True or False", HOLDS + "return None\n"),
-    Mistake("mends_nothing", "orders", "not so: your_holds: the gradient of rank 2, computed on version 0, was applied "
-            "at version 1: 1 late, and the bound is 0; right so far: holds",
+    Mistake("returns_nothing", "returned", 30, "holds returned nothing; expected True or Fal", HOLDS + "return None\n"),
+    Mistake("mends_nothing", "orders", 45,
+            "not so: your_holds: the gradient of rank 2, computed on version 0, was applied at version 1: 1 late",
             (BEGIN, "version, read, present = 0, 0, "), (READS, READS.replace("[k]", "")),
             (BOUND, BOUND.replace("[k]", ""))),
-    Mistake("drops_at_the_bound", "wrong", "the gradient of rank 1, computed on version 0, was dropped at version 0: 0 "
-            "late, and the bound is 0; right so far: holds", (BOUND, BOUND.replace("<=", "<"))),
-    Mistake("counts_drops", "orders", "not so: your_holds: the gradient of rank 1, computed on version 1, was dropped",
+    Mistake("drops_at_the_bound", "wrong", 45,
+            "the gradient of rank 1, computed on version 0, was dropped at version 0: 0 late, and the bound is 0",
+            (BOUND, BOUND.replace("<=", "<"))),
+    Mistake("counts_drops", "orders", 45, "not so: your_holds: the gradient of rank 1, computed on version 1, was drop",
             (DROPPED, DROPPED + MAKES)),
-    Mistake("keeps_for_two_workers", "orders", "your_holds: the gradient of rank 1, computed on version 0, was applied",
+    Mistake("keeps_for_two_workers", "orders", 45, "your_holds: the gradient of rank 1, computed on version 0, was app",
             (READS, READS.replace("k]", "k % 2]")), (BOUND, BOUND.replace("k]", "k % 2]"))),
-    Mistake("does_not_note_drops", "orders", "note('sent', 2): of rank 2 comes 'applied' or 'dropped' next, after [",
+    Mistake("does_not_note_drops", "orders", 45, "note('sent', 2): of rank 2 comes 'applied' or 'dropped' next, after",
             (DROPPED, "                pass\n")),
-    Mistake("notes_twice", "note", "comes 'sent' next, after [", (APPLIED, 2 * APPLIED)),
-    Mistake("applies_twice", "wrong", "was sent something else than x with one update for each gradient noted as",
+    Mistake("notes_twice", "note", 30, "comes 'sent' next, after [", (APPLIED, 2 * APPLIED)),
+    Mistake("applies_twice", "wrong", 30, "was sent something else than x with one update for each gradient noted as",
             (UPDATE, 2 * UPDATE)),
-    Mistake("serves_one_at_a_time", "costly", "right, but not the best. seconds of the fastest worker: ", """
+    Mistake("serves_one_at_a_time", "costly", 87, "right, but not the best. seconds of the fastest worker: ", """
 def serve(transport, x, update, note, s):
     fetched, present = [], len(transport.peers)
     while present:

@@ -5,25 +5,25 @@ from tests.lessons.mistakes import Mistake
 ADD = "chunks[(r - s - 1) % N].add_(received.vector)"
 
 MISTAKES = [
-    Mistake("adds_finished_chunks", "wrong",
+    Mistake("adds_finished_chunks", "wrong", 20,
             "N = 3, step 4: rank 0 sent chunk 0 to rank 1 that holds 2 x rank 0 + rank 1 + rank 2; expected rank 0 "
             "+ rank 1 + rank 2; in share-only a chunk is finished: copy it, do not add",
             ('transport.recv(left, "share-only").copy_to(chunks[(r - s) % N])',
              'with transport.recv(left, "share-only") as received:\n'
             "            chunks[(r - s) % N].add_(received.vector)")),
-    Mistake("begins_with_the_wrong_chunk", "wrong", "N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1",
+    Mistake("begins_with_the_wrong_chunk", "wrong", 20, "N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk",
             ("r + 1 - s", "r - s"), ("(chunks[(r - s) % N])", "(chunks[(r - s - 1) % N])")),
-    Mistake("changes_what_it_sends", "damage", "changed it before rank 2 had received it: wait for its Work",
+    Mistake("changes_what_it_sends", "damage", 40, "changed it before rank 2 had received it: wait for its Work",
             ("    for work in sent:  # until its neighbour has read what it sent\n        work.wait()\n", "")),
-    Mistake("chunks_too_few", "raised", "IndexError: tuple index out of range, line 15 of chunks_too_few.py",
+    Mistake("chunks_too_few", "raised", 30, "IndexError: tuple index out of range, line 15 of chunks_too_few.py",
             ("torch.tensor_split", "torch.chunk")),
-    Mistake("cuts_by_tensor", "costly", "the chunks differ in length: 28000 elements in the longest, 10000",
+    Mistake("cuts_by_tensor", "costly", 80, "the chunks differ in length: 28000 elements in the longest, 10000",
             ("chunks = torch.tensor_split(vector, N)",
              "large = int(0.7 * len(vector))\n"
             "    chunks = [vector[:large], *torch.tensor_split(vector[large:], N - 1)] if N > 1 else [vector]")),
-    Mistake("forgets_to_divide", "wrong", "rank 0 ends with the sum; expected the mean: divide by N",
+    Mistake("forgets_to_divide", "wrong", 40, "rank 0 ends with the sum; expected the mean: divide by N",
             ("    vector.div_(N)\n", "")),
-    Mistake("hops_once", "wrong", "without the part of rank 1; expected the mean of all 3 ranks",
+    Mistake("hops_once", "wrong", 0, "without the part of rank 1; expected the mean of all 3 ranks",
             """def all_reduce(transport, vector):
     N, r = transport.world_size, transport.rank
     right, left = (r + 1) % N, (r - 1) % N
@@ -33,11 +33,11 @@ MISTAKES = [
     work.wait()
     vector.div_(N)
 """),
-    Mistake("returns_a_new_vector", "returned", "write the mean into `vector`, in place",
+    Mistake("returns_a_new_vector", "returned", 0, "write the mean into `vector`, in place",
             ("chunks = torch.tensor_split(vector, N)",
              "vector = vector.clone()\n    chunks = torch.tensor_split(vector, N)"),
             ("vector.div_(N)", "return vector / N")),
-    Mistake("sends_whole_vectors", "costly", "sends the whole vector at once; bytes of a rank: 480000; the best known",
+    Mistake("sends_whole_vectors", "costly", 80, "sends the whole vector at once; bytes of a rank: 480000; the best kn",
             """def all_reduce(transport, vector):
     N, r = transport.world_size, transport.rank
     right, left = (r + 1) % N, (r - 1) % N
@@ -49,25 +49,25 @@ MISTAKES = [
         vector.add_(passing)
     vector.div_(N)
 """),
-    Mistake("waits_before_it_receives", "deadlock",
+    Mistake("waits_before_it_receives", "deadlock", 0,
             "rank 0 waits for the release of 'share-reduce' by rank 1; rank 1 waits for the release of 'share-reduce' "
             "by rank 2; rank 2 waits for the release of 'share-reduce' by rank 0",
             ('sent.append(transport.isend(chunks[(r - s) % N], right, "share-reduce"))',
              'transport.isend(chunks[(r - s) % N], right, "share-reduce").wait()')),
-    Mistake("adds_to_what_it_sends", "wrong",
+    Mistake("adds_to_what_it_sends", "wrong", 0,
             "N = 3, step 1: rank 1 added what came in (chunk 0) to chunk 1, which it is just sending; expected: to "
             "chunk 0", ("chunks[(r - s - 1) % N].add_", "chunks[(r - s) % N].add_")),
-    Mistake("never_releases", "deadlock",
+    Mistake("never_releases", "deadlock", 40,
             "; rank 2 has received 'share-reduce', but not released it: use `with transport.recv(...) as received`, or",
             ('        with transport.recv(left, "share-reduce") as received:\n', ""),
             ("    chunks[(r - s - 1) % N].add_(received.vector)",
              'chunks[(r - s - 1) % N].add_(transport.recv(left, "share-reduce").vector)')),
-    Mistake("uses_what_it_has_released", "wrong", "; NaN is what received.vector holds after its release",
+    Mistake("uses_what_it_has_released", "wrong", 0, "; NaN is what received.vector holds after its release",
             (ADD, f"pass\n        {ADD}")),
-    Mistake("takes_n_steps", "raised", "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps",
+    Mistake("takes_n_steps", "raised", 30, "; N = 1: a rank alone has no neighbour, and takes N - 1 = 0 steps",
             ('for s in range(N - 1):\n        sent.append(transport.isend(chunks[(r - s)',
              'for s in range(N):\n        sent.append(transport.isend(chunks[(r - s)')),
-    Mistake("takes_one_step", "hole",
+    Mistake("takes_one_step", "hole", 0,
             "the rest; the messages so far are right, but only 1 of each rank; share-reduce sends N - 1 = 2",
             (ADD, f'{ADD}\n        raise NotImplementedError("the rest")')),
 ]  # fmt: skip

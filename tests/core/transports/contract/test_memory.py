@@ -10,7 +10,7 @@ import torch
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.headers import DTYPES
 from tests.core.transports.samples import MILLION
-from tests.ranks import engine_named, outcome, run, values, wait_until
+from tests.ranks import engine_named, run, values, wait_until
 
 # Work and release
 
@@ -84,21 +84,6 @@ def test_an_allocated_slice_is_read_in_place_where_memory_is_shared(engine: str)
     assert theirs == [0] * 100, "each rank's allocated vector is its own"
 
 
-def send_on_what_was_received(transport: Transport) -> list[float]:
-    own = transport.allocate(10)
-    own.fill_(transport.rank)
-    left, right = (transport.rank - 1) % 3, (transport.rank + 1) % 3
-    first = transport.isend(own, right, "first")
-    with transport.recv(left, "first") as message:
-        transport.isend(message.vector[2:4], right, "passed on")
-    first.wait()
-    return values(transport.recv(left, "passed on"))
-
-
-def test_a_received_vector_can_be_sent_on(engine: str) -> None:
-    assert run(engine, send_on_what_was_received, 3) == [[1, 1], [2, 2], [0, 0]]
-
-
 def detach_and_hold(transport: Transport) -> Any:
     own = transport.allocate(4).fill_(1)
     if transport.rank == 0:
@@ -138,25 +123,6 @@ def test_a_detached_message_is_the_receivers_own(engine: str) -> None:
         assert not held
 
 
-def log_and_hold(transport: Transport) -> Any:
-    """Rank 1 holds a message long after its receipt was logged."""
-    own = transport.allocate(4)
-    if transport.rank == 0:
-        transport.isend(own, 1, "x").wait()
-        return None
-    message = transport.recv(0, "x").log_receipt()
-    logged = transport.now()
-    message.log_receipt()
-    transport.sleep(0.01)
-    message.release()
-    events = transport.recorder.frame()
-    return [t1 <= logged for t1 in events[events["op"] == "recv"]["t1"]]
-
-
-def test_a_receipt_that_was_logged_is_recorded_once_and_ends_there(engine: str) -> None:
-    assert run(engine, log_and_hold, 2, record=True)[1] == [True]
-
-
 # Memory
 
 
@@ -172,29 +138,3 @@ def allocate_and_share(transport: Transport) -> list[Any]:
 
 def test_allocate_returns_zeroed_vectors(engine: str) -> None:
     assert run(engine, allocate_and_share, 2) == [[(1, False, "cpu", True)]] * 2
-
-
-def allocate_as_it_likes(transport: Transport) -> Any:
-    """Ranks 0 and 1 allocate other lengths, in another order, and more when messages have gone; rank 2 leaves."""
-    if transport.rank == 2:
-        return None
-    lost = outcome(transport.recv, 2, "x")
-    peer = 1 - transport.rank
-    seen: list[Any] = []
-    kinds = [(10 + transport.rank, torch.float32), (20, torch.int64), (30, torch.int8)]
-    order = kinds if transport.rank else kinds[::-1]
-    own = {dtype: transport.allocate(numel, dtype).fill_(transport.rank + 1) for numel, dtype in order}
-    for turn, (_, dtype) in enumerate(kinds):
-        work = transport.isend(own[dtype], peer, "x")
-        with transport.recv(peer, "x") as message:
-            seen.append((len(message.vector), set(message.vector.tolist()), message.vector.dtype == dtype))
-        work.wait()
-        if transport.rank == turn:
-            own[torch.int8] = transport.allocate(40, torch.int8).fill_(transport.rank + 1)
-    return lost, seen
-
-
-def test_ranks_allocate_alone_in_different_orders_and_later_too(engine: str) -> None:
-    *both, _ = run(engine, allocate_as_it_likes, 3)
-    lengths = [[10 + peer, 20, 40] for peer in (1, 0)]
-    assert both == [(("PeerLost", 2), [(numel, {peer + 1}, True) for numel in lengths[1 - peer]]) for peer in (1, 0)]

@@ -1,0 +1,1 @@
+"""Codecs that belong to one strategy: `--codec` does not offer them."""

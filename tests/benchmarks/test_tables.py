@@ -1,0 +1,226 @@
+"""The tables that benchmarks keep: each is what its code finds, even if it was interrupted, and what its page says."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import async_local_sgd, bandwidths, codec_defaults, goodput, winners
+from benchmarks.goodput import EVERY, FRAGMENTS, LEARNERS, REPAIRS, SECONDS
+from benchmarks.winners import PLACES
+from experiments import grid
+from gradwire.core.records.errors import RunFailed, UsageError
+from gradwire.virtual_time.network import Racks
+from media import draw_dgs
+from tests.runs import ROOT
+
+DGS = SimpleNamespace(OUT=draw_dgs.TABLE, compare=draw_dgs.measure)
+BANDWIDTHS = [case for case, _ in bandwidths.cells()]
+Chooses = Callable[[dict[str, Any]], bool]
+TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Chooses]] = {  # and what is made again
+    "winners": (winners, winners.POINTS, lambda one: one["ranks"] in (3, 8, 12) and one["bytes"] in (2**9, 2**17)),
+    "bandwidths": (bandwidths, BANDWIDTHS, lambda one: one in (BANDWIDTHS[1], BANDWIDTHS[4])),
+    "goodput": (goodput, goodput.POINTS, lambda one: tuple(one.values()) == (REPAIRS[-1], 4)),
+    "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda one: one == async_local_sgd.POINTS[-12]),
+    "codec_defaults": (codec_defaults, codec_defaults.CASES, lambda one: one == codec_defaults.CASES[0]),
+    "dgs_speedup": (DGS, draw_dgs.CASES, lambda one: one["workers"] == 1 and one["bandwidth"] == "1gbit"),
+}
+KEPT = {name: pd.read_csv(module.OUT, keep_default_na=False, na_values=[""]) for name, (module, *_) in TABLES.items()}
+
+
+def page(name: str) -> str:
+    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def kept_in(path: Path, rows: pd.DataFrame, keys: list[str]) -> grid.Table:
+    grid.Table(path, keys, {}).append(rows)
+    return grid.Table(path, keys, {})
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_was_interrupted_becomes_the_kept_one(name: str, tmp_path: Path) -> None:
+    module, cases, is_chosen = TABLES[name]
+    kept, keys, shown = KEPT[name], list(cases[0]), list[pd.DataFrame]()
+    chosen = pd.DataFrame([case for case in cases if is_chosen(case)])
+    lacks = kept[keys].merge(chosen, "left", indicator=True)["_merge"] == "both"
+    assert 0 < lacks.sum() < len(kept)
+    made = list[dict[str, Any]]()
+    table = kept_in(tmp_path / "kept.csv", kept[~lacks], keys)
+
+    def make(**case: Any) -> Any:
+        made.append(case)
+        return module.compare(**case)
+
+    grid.fill(table, cases, make, shown.append)
+    assert made == [case for case in cases if is_chosen(case)]
+    again, kept = (rows.sort_values([*keys, *kept.columns[4:5]], ignore_index=True) for rows in (*shown, kept))
+    pd.testing.assert_frame_equal(again, kept, check_dtype=False, rtol=0.01)
+
+
+def test_what_ends_early_is_kept_and_goes_on(tmp_path: Path) -> None:
+    made, errors = list[int](), [RunFailed("once"), KeyboardInterrupt()]
+
+    def make(case: int) -> dict[str, int]:
+        made.append(case)
+        if case % 3 == 1 and errors:
+            raise errors.pop()
+        return {"case": case, "found": 10 * case}
+
+    def fill(**options: Any) -> list[int]:
+        made.clear()
+        shown = list[pd.DataFrame]()
+        grid.fill(
+            grid.Table(tmp_path / "x.csv", ["case"], options), [{"case": i} for i in range(6)], make, shown.append
+        )
+        return sorted(shown[0]["found"])
+
+    with pytest.raises(KeyboardInterrupt):
+        fill()
+    with pytest.raises(RunFailed, match="1 of 5 runs failed: 1"):
+        fill()
+    assert made == [1, 2, 3, 4, 5]
+    with pytest.raises(UsageError, match="made with other options; delete it"):
+        fill(steps=3)
+    assert (fill(), made) == ([0, 10, 20, 30, 40, 50], [1])
+    assert (fill(), made) == ([0, 10, 20, 30, 40, 50], [])
+    assert {path.name for path in tmp_path.iterdir()} == {"x.csv", "x.json"}
+    (tmp_path / "x.json").unlink()
+    assert fill() == [0, 10, 20, 30, 40, 50], "a table without facts, as was once kept"
+    (tmp_path / "x.csv").write_text("case,found\n1,10\n")
+    with pytest.raises(UsageError, match=r"another .*cpu.*; delete it"):
+        fill()
+
+
+def test_pictures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    borders = [*winners.borders(FLAT, [16])]
+    chosen = [winners.choose(winners.network_of(FLAT, 16), at * by) for _, at in borders for by in (0.9, 1.1)]
+    assert chosen == ["all_gather", *["recursive_doubling"] * 2, "halving_doubling"]
+    of = KEPT["winners"].query("network == @FLAT and ranks == 16")
+    winners.draw(of, {FLAT: borders}, tmp_path / "winners.png")
+    monkeypatch.setattr(bandwidths, "PICTURE", tmp_path / "bandwidths.png")
+    bandwidths.show(KEPT["bandwidths"])
+    monkeypatch.setattr(draw_dgs, "PICTURE", tmp_path / "dgs.png")
+    draw_dgs.show(KEPT["dgs_speedup"])
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+# Which all-reduce is the fastest
+
+FLAT, _, RACKS = PLACES
+EXACT = "all_gather", "naive_all_reduce", "ring_all_reduce", "hierarchical_ring"
+POWERS_OF_TWO = "recursive_doubling", "halving_doubling", "swing"
+
+
+def test_the_closed_forms_choose_the_fastest_nearly_everywhere() -> None:
+    kept = KEPT["winners"]
+    wrong, racks, is_wrong = kept[winners.missed(kept)], kept["network"] == RACKS, winners.missed(kept)
+    assert ((~is_wrong).groupby(kept["network"]).mean() >= 0.9).all()
+    assert len(winners.summary(kept).splitlines()) == len(PLACES) + len(wrong)
+    on_racks, text = (wrong["network"] == RACKS).sum(), page("virtual_time.md")
+    assert f"{len(wrong) - on_racks} of {(~racks).sum()} points at one switch" in text
+    assert f"{on_racks} of {racks.sum()} on racks, for at most {wrong['slower_percent'].max():.0f} % more time" in text
+
+
+@pytest.mark.parametrize("N", [8, 12, 32])
+@pytest.mark.parametrize("nbytes", [256, 2**21])
+def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> None:
+    racks = winners.network_of(RACKS, N)
+    assert isinstance(racks, Racks)
+    for uplink in (1.0, 0.25):  # of a card
+        racks.rack_bandwidth = uplink * racks.bandwidth
+        for one in winners.all_reduces(racks, nbytes):
+            if one.name in EXACT or (one.name in POWERS_OF_TWO and N != 12):
+                most = 0.06 if one.name == "swing" else 0.005
+                assert winners.simulate(one, racks, nbytes) == pytest.approx(
+                    winners.expect(one, racks, nbytes), rel=most
+                )
+
+
+# Which bandwidth is enough
+
+
+def test_a_level_has_the_first_bandwidth_that_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[int]:
+        return [*bandwidths.notches(bandwidths.SETTINGS["fitted"], "1B", "DiLoCo")]
+
+    monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 100 * min(1.0, of[3] / 500))
+    assert found() == [int((5 * level > bandwidths.GRID).sum()) for level in bandwidths.LEVELS]
+    monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 70.0)
+    assert found() == [0, *[len(bandwidths.GRID)] * 4], "none reaches the others"
+
+
+def test_bandwidths_are_near_the_published_ones() -> None:
+    fitted = KEPT["bandwidths"].query("setting == 'fitted'")
+    ours, theirs = (np.abs(bandwidths.GRID - fitted[name].to_numpy()[:, None]).argmin(1) for name in
+                    ("gbit", "published_gbit"))  # fmt: skip
+    apart = np.abs(ours - theirs)
+    assert f"of {len(apart)} cells, {(apart == 0).sum()} are the same and {(apart <= 1).sum()} within a step" in page(
+        "low_communication.md"
+    )
+    published = [gbit for _, gbits in bandwidths.cells() for gbit in gbits]
+    assert KEPT["bandwidths"]["published_gbit"].tolist() == published
+    assert sum(re.fullmatch(r"  .* notches", line) is not None for line in bandwidths.summary(fitted).splitlines()) == (
+        (apart > 1).sum()
+    )
+
+
+# Who does not wait
+
+
+def test_learners_that_do_not_wait_lose_little_more_than_the_time_of_their_repair() -> None:
+    kept = KEPT["goodput"]
+    assert (kept["synchronous"] < kept["decoupled"]).all()
+    lost = kept["learners_up"] - kept["decoupled"]
+    assert lost.between(0, 100 * (EVERY + 2) / SECONDS, "neither").all(), "what a learner has not sent when it dies"
+    assert len(goodput.summary(kept).splitlines()) == len(REPAIRS) + 4
+    for seed in goodput.SEEDS:
+        deaths = goodput.failures(REPAIRS[-1], seed)
+        assert len(set(deaths)) == LEARNERS
+        assert 0 <= min(deaths) < max(deaths) < SECONDS - REPAIRS[-1], "all are back before the end"
+
+
+@pytest.mark.parametrize(
+    ("deaths", "lost"),
+    [
+        ((), 0.0),
+        ((EVERY * FRAGMENTS + 5.0,), 5.0 + 10.0),  # what is not in the checkpoint, and the repair
+        ((5.0, 9.0), 5.0 + 14.0),  # both are repaired, the second 4 s later
+        ((5.0, 15.0 + EVERY * FRAGMENTS), 5.0 + 10.0 + 10.0),  # a round after the first repair
+    ],
+)
+def test_a_synchronous_run_waits_for_repairs_and_repeats_what_no_checkpoint_has(deaths: Any, lost: float) -> None:
+    assert goodput.synchronous(10.0, deaths) == SECONDS + lost
+
+
+def test_at_one_rate_momentum_makes_asynchronous_worse_and_its_delay_repairs_that() -> None:
+    kept, variants = KEPT["async_local_sgd"], [*async_local_sgd.VARIANTS]
+    loss = kept.query("outer_lr == 3").pivot_table("test_loss", "seed", "variant")[variants]
+    for _, (synchronous, asynchronous, with_momentum, asynchronous_with_momentum, delayed) in loss.iterrows():
+        assert asynchronous < synchronous
+        assert with_momentum < asynchronous_with_momentum
+        assert abs(delayed - with_momentum) < 0.5 * (asynchronous_with_momentum - with_momentum)
+    seconds = kept.groupby("variant")["virtual_s"].max()
+    assert all(seconds[one] < seconds[variants[2]] / 3 for one in variants if one.startswith("async"))
+    assert all(one in async_local_sgd.summary(kept) for one in variants)
+
+
+# What a first run with a codec learns
+
+
+@pytest.mark.parametrize(
+    ("strategy", "seed"),
+    [
+        pytest.param(strategy, seed, marks=getattr(pytest.mark, "exhaustive" if seed else "end_to_end"))
+        for strategy in codec_defaults.MEASURED for seed in codec_defaults.SEEDS
+    ],
+)  # fmt: skip
+def test_every_codec_learns(strategy: str, seed: int) -> None:
+    of = [one for one in codec_defaults.CASES if one["question"] == "defaults" and one["seed"] == seed]
+    found = {one["codec"]: codec_defaults.compare(**one)["accuracy_20"] for one in of if one["strategy"] == strategy}
+    assert {codec: value for codec, value in found.items() if not value >= found["none"] - 0.03} == {}

@@ -1,0 +1,196 @@
+"""One contract for all labs, from their declarations: what the check says of solutions, of mistakes, and of nothing."""
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.core.records.formulas import evaluate
+from lessons import check, processes
+from lessons.holes import find_hole
+from lessons.judge import draw
+from lessons.lab import BANDWIDTH, LATENCY, first
+from lessons.labs import LABS
+from lessons.release import keep_costs
+from tests.lessons.judged import closed_forms, judge_changed, judge_here, play_solution  # noqa: F401
+from tests.lessons.mistakes import mistakes_of, write
+from tests.runs import ROOT
+
+MISTAKES = {lab: mistakes_of(lab) for lab in LABS}
+
+
+def group(lab: str) -> pytest.MarkDecorator:
+    """Keep a lab's tests on one worker, which plays its solution once."""
+    return pytest.mark.xdist_group(f"lab {lab}")
+
+
+EACH = [pytest.param(lab, marks=group(lab)) for lab in LABS]
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_a_solution_gets_all_points_for_what_its_closed_forms_say(lab: str) -> None:
+    found = judge_changed(lab)
+    assert (found.verdict, found.points) == ("right, and as good as is known", 100)
+    assert (found.right, found.passed) == (True, True)
+    case = LABS[lab].scored
+    known = {"N": case.n, "P": case.length * case.dtype.itemsize, "elements": case.length, "k": 400, "latency": LATENCY,
+             "bandwidth": BANDWIDTH}  # fmt: skip
+    for figure in found.figures:
+        formula = figure.formula.partition(",")[0].replace("log2 N", "log2(N)")
+        with suppress(SyntaxError, NameError):  # else it is written in words
+            assert figure.yours == pytest.approx(evaluate(formula, known), rel=1e-3), figure
+
+
+@pytest.mark.parametrize("lab", ["not_waiting", *(pytest.param(lab, marks=pytest.mark.exhaustive) for lab in LABS)])
+def test_a_solution_is_right_on_processes(lab: str) -> None:
+    assert check.check_file(lab, str(check.SOLUTIONS / f"{lab}.py")).points == 100
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_what_a_release_keeps_of_a_solution_has_its_costs(lab: str) -> None:
+    run = play_solution(lab, LABS[lab].scored)
+    kept = keep_costs(LABS[lab], replace(run, sent=[replace(one) for one in run.sent]))
+    assert kept.inputs == ()
+    kept.inputs = run.inputs
+    assert all(figure.yours == figure.best for figure in LABS[lab].figures(run, kept))
+    assert [LABS[lab].label(one, run.case) for one in kept.sent] == [LABS[lab].label(one, run.case) for one in run.sent]
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_a_lab_begins_with_a_hole_that_says_what_to_write(lab: str) -> None:
+    found = judge_here(lab, str(ROOT / "lessons" / f"{lab}.py"))
+    assert (found.kind, found.points) == ("hole", 0)
+    assert f"of {lab}.py: " in found.verdict
+    hole = find_hole(lab, str(ROOT / "lessons" / f"{lab}.py"))
+    assert hole.startswith(f"{lab}: still to be written, line ")
+    if lab != "lost_updates":  # whose ranks come to holes of their own, one of them first
+        assert str(found) == hole
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_functions_that_do_nothing_get_no_point(lab: str) -> None:
+    functions = LABS[lab].functions
+    found = judge_changed(lab, *(f"def {name}(*arguments):\n    pass\n" for name in functions))
+    assert (found.right, found.points) == (False, 0), found.parts
+
+
+@pytest.mark.parametrize(
+    ("lab", "name"),
+    [pytest.param(lab, name, marks=group(lab)) for lab, mistakes in MISTAKES.items() for name in mistakes],
+)
+def test_a_mistake_gets_its_line_and_its_points(lab: str, name: str) -> None:
+    mistake = MISTAKES[lab][name]
+    found = judge_changed(lab, *mistake.changes, name=name)
+    assert (found.kind, found.verdict) == (mistake.kind, found.verdict)
+    assert mistake.text in found.verdict
+    assert ("\n" in found.verdict) == (found.kind == "orders")
+    assert not found.passed
+    assert found.points == mistake.points, (found.right_functions, found.parts)
+    if said := re.search(r"right so far: ([\w, ]+)$", found.verdict):
+        assert said[1] == "serve without a bound" or {*said[1].split(", ")} <= {*found.right_functions}
+
+
+def test_every_lab_has_five_mistakes_at_least_each_with_a_line_of_its_own_and_some_with_points() -> None:
+    lines = [(one.kind, one.text) for mistakes in MISTAKES.values() for one in mistakes.values()]
+    assert len(set(lines)) == len(lines)
+    for mistakes in MISTAKES.values():
+        points = [one.points for one in mistakes.values() if one.kind != "costly"]
+        assert len(points) >= 5
+        assert 0 < max(points) < 60
+
+
+@pytest.mark.parametrize("lab", EACH)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_one_element_of_a_result_that_is_another_is_found(lab: str, data: st.DataObject) -> None:
+    case = next(case for case in LABS[lab].cases if case.n > 2 and not case.function)
+    run = play_solution(lab, case)
+    assert not first(LABS[lab].find_faults(run))
+    rank = data.draw(st.integers(0, case.n - 1))
+    name = data.draw(st.sampled_from([name for name in JUDGED[lab] if name in run.results[rank]]))
+    vector = run.results[rank][name].clone()
+    run.results[rank] = run.results[rank] | {name: vector}
+    vector.view(-1)[data.draw(st.integers(0, vector.numel() - 1))] += 1
+    assert first(LABS[lab].find_faults(run))
+
+
+JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x", "fetched"], "links": ["vector"],
+          "oracle": ["g", "total"], "not_waiting": ["before", "used", "had", "staleness"], "sharding": ["x1", "x2"],
+          "compression": ["kept1", "values2", "decoded3", "mean1", "left2"],
+          "memory": ["forward1", "backward2"], "logarithms": ["recursive_doubling", "halving_doubling"],
+          "seldom": ["outer_step", "stream"],
+          "failures": ["before", "used", "had"], "orders": ["x", "had"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_inputs_are_drawn_anew_for_every_check(lab: str) -> None:
+    for case in (LABS[lab].scored, LABS[lab].real):
+        inputs = [draw(LABS[lab], case, anew=anew).inputs for anew in (True, True, False, False)]
+        for alike, (some, others) in ((False, inputs[:2]), (True, inputs[2:])):
+            pairs = [(one[name], other[name]) for one, other in zip(some, others, strict=True) for name in one]
+            assert all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs) == alike
+
+
+# Points, and hints of Python's own errors
+
+
+def test_all_that_is_sent_to_one_rank_is_no_ring() -> None:
+    found = judge_changed("ring", """def all_reduce(transport, vector):
+    from strategies.collectives import naive_all_reduce
+    naive_all_reduce(vector, transport)
+    vector.div_(transport.world_size)
+""")  # fmt: skip
+    assert (found.kind, found.points) == ("costly", 40)
+    assert "no ring, in which each rank sends to one neighbour: rank 0 sends to 3" in found.verdict
+
+
+ADD, MEAN = "            chunks[(r - s - 1) % N].add_(received.vector)", "    vector.div_(N)"
+SLIPS = {  # what a student may write in place of this, and the hint
+    (ADD, "            chunks[(r - s - 1) % N] += received.vector"): "in place, chunks[i].add_(received.vector)",
+    (ADD, "            chunks[(r - s - 1) % N].add_(received)"): "; recv returns a message; the tensor in it is rece",
+    (ADD, "            chunks[(r - s) % N - s / 1].add_(received.vector)"): "`//` divides whole numbers",
+    (ADD, "            chunks[0].add_(received.vector[1:])"): "; the two differ in length: are they chunks",
+    (
+        MEAN,
+        "    vector = vector / N",
+    ): "divide by N, once; line 23 of mine.py (vector = vector / N) makes a "
+    "new tensor, and the caller's vector stays as it is: change it in place, vector.copy_(...)",
+    ('right, "share-only")', "right)"): "a message has a tag: isend(tensor, dst, tag), recv(src, tag)",
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_that_python_names_in_its_own_words_gets_a_hint(slip: tuple[str, str]) -> None:
+    found = judge_changed("ring", slip)
+    assert SLIPS[slip] in found.verdict
+    assert found.points < 60
+
+
+@pytest.mark.parametrize(
+    "line", ["vector = vector.view(-1)", "vector = vector.mul_(1)", "vector = torch.add(vector, 0, out=vector)"]
+)
+def test_what_makes_no_new_tensor_gets_no_hint_of_it(line: str) -> None:
+    found = judge_changed("ring", (MEAN, f"    {line}"))
+    assert found.verdict.endswith("the sum; expected the mean: divide by N, once")
+
+
+def test_a_right_phase_gets_its_part_though_the_next_is_a_hole() -> None:
+    hole = "    for s in range(N - 1):\n        sent.append(transport.isend(chunks[(r + 1 - s)"
+    found = judge_changed("ring", (hole, f'    raise NotImplementedError("share-only")\n{hole}'))
+    assert (found.kind, found.points) == ("hole", 20)
+    assert str(found).endswith("points: 20 of 100, for share-reduce")
+
+
+def test_what_never_ends_behind_the_first_mistake_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_COMPUTING_S", 2.0)
+    endless = ("    alike = all(", "    while True:\n        pass\n    alike = all(")
+    found = check.check_file("oracle", write(tmp_path, "oracle", ("    plan = []\n", "    plan = [[]]\n"), endless))
+    assert found.kind == "returned"
+    assert "cut returned 0 parts in a step" in found.verdict

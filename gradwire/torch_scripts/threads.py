@@ -7,6 +7,7 @@ run until that rank asks for something; what it asks for is done on the hub.
 
 import ctypes
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -167,6 +168,8 @@ class RankThread:
             self.failure = error
         except BaseException as error:
             what = f"raised {one_line(error)}"
+            if re.search("cuda|nccl|nvidia", what, re.IGNORECASE) and not torch.cuda.is_available():
+                what += "; with --on_cpu, cuda and nccl mean the CPU"
             if isinstance(error, SystemExit):
                 what = f"exited with {error.code}"
             frames = reversed([*walk_tb(error.__traceback__)])

@@ -118,8 +118,8 @@ def test_a_script_for_gpus_runs_on_the_cpu_if_it_is_told_to(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-def test_a_script_for_gpus_is_not_run_on_the_cpu_untold(tmp_path: Path) -> None:
-    code, text = said_by(
-        lambda: simulate.main(["--script", str(SCRIPTS / "on_gpus.py"), "--compute=1ms", f"--results_dir={tmp_path}"])
-    )
-    assert (code, "raised AssertionError" in text) == (1, True), text
+@pytest.mark.parametrize("line", ["dist.init_process_group('nccl')", "torch.ones(1).cuda()"])
+def test_a_script_for_gpus_is_told_how_it_runs_on_the_cpu(line: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(f"import torch\nimport torch.distributed as dist\n{line}")
+    with pytest.raises(RunFailed, match=r"; with --on_cpu, cuda and nccl mean the CPU, at script\.py:3$"):
+        run(path=tmp_path / "script.py")

@@ -23,7 +23,8 @@ from benchmarks.namespaces import DEVICE, namespaces
 from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import ScriptRecorder, run_in_virtual_time
+from gradwire.torch_scripts.virtual import run_in_virtual_time
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder
 from gradwire.virtual_time.network import OneSwitch
 
 LIMIT_S = 300.0

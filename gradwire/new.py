@@ -18,7 +18,7 @@ from typing import Literal
 
 import tyro
 
-from gradwire.core.records.arguments import read_options
+from gradwire.arguments import read_options
 from gradwire.core.records.atomic import write_together
 from gradwire.core.records.errors import UsageError, one_of
 from gradwire.ending import guarded

@@ -101,10 +101,12 @@ def test_what_is_written_is_clean(clone: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "family"),
-    [pytest.param(*kind, marks=[] if kind[1] == "local_models" else pytest.mark.exhaustive) for kind in KINDS],
+    [
+        pytest.param(*kind, marks=pytest.mark.end_to_end if kind[1] == "local_models" else pytest.mark.exhaustive)
+        for kind in KINDS
+    ],
 )
 def test_what_is_written_passes_the_suites(tmp_path: Path, what: str, family: str) -> None:
     for folder in COPIED:

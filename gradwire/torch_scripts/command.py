@@ -1,5 +1,6 @@
 """`simulate.py --script FILE` and `explore.py --script FILE`: their options and output."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,6 +10,7 @@ from tqdm import tqdm
 from gradwire.arguments import read_options
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.torch_scripts.every_order import examine
+from gradwire.torch_scripts.on_cpu import NOTE
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.simulate import ClusterScript, ScriptOptions, run_on_cluster
 
@@ -49,6 +51,12 @@ def simulate_script(given: Sequence[str], description: str) -> None:
 def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Script]:
     """Return the options before the first --, and the script with its own, which follow. Raises UsageError."""
     at = list(given).index("--") if "--" in given else len(given)
-    options = read_options(given[:at], kind, description)
+    named = list(given[:at])
+    i = named.index("-m") if "-m" in named else 0
+    if i and named[i - 1] == "--script":
+        named[i - 1 : i + 2] = [f"--script=-m {''.join(named[i + 1 : i + 2])}"]
+    options = read_options(named, kind, description)
     options.check()
-    return options, Script(options.script, given[at + 1 :])
+    if options.on_cpu:
+        print(NOTE, file=sys.stderr)
+    return options, Script(options.script, given[at + 1 :], options.on_cpu)

@@ -13,8 +13,8 @@ import torch
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.timing import now
+from gradwire.torch_scripts.calls import Collective, Message, Pending
 from gradwire.torch_scripts.collectives import Plan
-from gradwire.torch_scripts.process_group import Collective, Message, Pending
 from gradwire.torch_scripts.replaced import replaced
 from gradwire.torch_scripts.threads import END_S, RankThread
 from gradwire.virtual_time.ranks import Ranks
@@ -63,12 +63,16 @@ class Engine(ABC, Generic[R]):
         """Begin what a rank has called. Raises RunFailed."""
 
     @abstractmethod
-    def wait(self, pending: Pending) -> None:
-        """Suspend the rank until a call of it has ended. Raises RunFailed."""
+    def wait(self, pending: Pending, limit_s: float | None = None) -> str:
+        """Suspend the rank until a call of it has ended; return why it has not, after `limit_s`. Raises RunFailed."""
 
     @abstractmethod
     def look(self, pending: Pending) -> bool:
         """Return whether a call of the rank has ended, as far as that rank can know."""
+
+    @abstractmethod
+    def sleep(self, rank: R, seconds: float) -> None:
+        """Let time pass for a rank, in which others run."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -98,11 +102,12 @@ class Engine(ABC, Generic[R]):
 
     def deadlock(self) -> str:
         """Return who waits for what, where; "": nobody waits."""
-        waits = [self._reason(rank.waits_for) for rank in self.ranks if rank.waits_for and not rank.is_over]
+        waits = [self.reason(rank.waits_for) for rank in self.ranks if rank.waits_for and not rank.is_over]
         ended = [str(rank.rank) for rank in self.ranks if rank.is_over]
         return "; ".join([*waits, *([f"ended: rank {', '.join(ended)}"] if ended else [])]) if waits else ""
 
-    def _reason(self, pending: Pending) -> str:
+    def reason(self, pending: Pending) -> str:
+        """Return where a rank waits, for whom."""
         call, text = pending.call, f"rank {pending.rank} waits in {pending.call.words} at {pending.thread.at}"
         meeting = self.meetings.get((call.group, call.number)) if isinstance(call, Collective) else None
         return text + (f" for rank {', '.join(map(str, meeting.missing))}" if meeting else "")

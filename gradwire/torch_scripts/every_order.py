@@ -13,11 +13,9 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from greenlet import getcurrent
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.core.records.tables import aligned
 from gradwire.core.transports.messages import as_vector
@@ -25,11 +23,11 @@ from gradwire.every_order.report import Counterexample
 from gradwire.every_order.runs import counted
 from gradwire.every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduler, Sent
 from gradwire.every_order.search import Orders, repeat
+from gradwire.torch_scripts.calls import Collective, Message, Pending
 from gradwire.torch_scripts.collectives import Plan, plans
 from gradwire.torch_scripts.engine import Engine, PendingCollective
-from gradwire.torch_scripts.process_group import Collective, Message, Pending
 from gradwire.torch_scripts.script import Script, ranks_alone
-from gradwire.torch_scripts.threads import RankThread, here
+from gradwire.torch_scripts.threads import RankThread
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.transport import Simulated
 from gradwire.virtual_time.world import World
@@ -49,6 +47,10 @@ class OrderedRank(RankThread):
         self.looked: dict[int, int] = {}  # at which calls in vain, and how many there were by then of all ranks
         self.parameters: dict[int, torch.Tensor] = {}
         self.is_suspended = False
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """See RankThread."""
+        self.parameters.update((id(p), p) for group in optimizer.param_groups for p in group["params"])
 
 
 class OrderExplorer(Engine[OrderedRank]):
@@ -80,8 +82,11 @@ class OrderExplorer(Engine[OrderedRank]):
             (self.sends if call.is_sent else self.receives).append(pending)
             self._deliver()
 
-    def wait(self, pending: Pending) -> None:
-        """See Engine. While a rank waits, what it receives from anybody may come, so that its sender can go on."""
+    def wait(self, pending: Pending, limit_s: float | None = None) -> str:
+        """See Engine: without a clock, no limit is reached.
+
+        While a rank waits, what it receives from anybody may come, so that its sender can go on.
+        """
         rank = self.ranks[pending.rank]
         rank.waits_for = pending
         while not pending.ended:
@@ -91,6 +96,7 @@ class OrderExplorer(Engine[OrderedRank]):
                 rank.is_suspended = True
                 self.scheduler.suspend()
         rank.waits_for = None
+        return ""
 
     def look(self, pending: Pending) -> bool:
         """See Engine."""
@@ -100,6 +106,9 @@ class OrderExplorer(Engine[OrderedRank]):
             pass
         rank.waits_for = None
         return found
+
+    def sleep(self, rank: OrderedRank, seconds: float) -> None:
+        """See Engine: there is no time that could pass."""
 
     def _open_ones(self, rank: OrderedRank) -> list[Pending]:
         """Return the receives of a rank from anybody that may take a message next: of each tag the first."""
@@ -169,7 +178,8 @@ class OrderExplorer(Engine[OrderedRank]):
         ranks = [self.ranks[pending.rank] for pending in calls]
         clock = [max(clocks) for clocks in zip(*(rank.clock for rank in ranks), strict=True)]
         for rank, pending in zip(ranks, calls, strict=True):
-            rank.clock, pending.ended = list(clock), True
+            rank.clock = list(clock)
+            pending.end()
             if rank.is_suspended and rank.waits_for is pending:
                 rank.is_suspended = False
                 self.scheduler.wake(rank)
@@ -198,16 +208,7 @@ def run_once(script: Script, n: int, seed: int, plans: dict[str, Plan], pick: Pi
     script.forget()
     run, ranks = ScriptRun(pick, reduced), [OrderedRank(script, i, n, seed) for i in range(n)]
     engine = OrderExplorer(run, ranks, plans)
-
-    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if isinstance(mine := here(), OrderedRank):
-            mine.parameters.update((id(p), p) for group in optimizer.param_groups for p in group["params"])
-
-    hook = register_optimizer_step_post_hook(keep)
-    try:
-        engine.run(partial(run.run, engine.run_rank))
-    finally:
-        hook.remove()
+    engine.run(partial(run.run, engine.run_rank))
     if engine.failure:
         run.broken[FITS] = str(engine.failure)
     elif waits := engine.deadlock():

@@ -1,8 +1,7 @@
 # mypy: disable-error-code="override,assignment"
 """The process group that takes gloo's place: every collective and message of a script, handed to an engine."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -12,118 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts.collectives import Plan
-from gradwire.torch_scripts.threads import RankThread, here
-from gradwire.virtual_time.transport import Simulated
+from gradwire.torch_scripts.calls import Collective, Message, Part, Pending, Tensors, sizes_of
+from gradwire.torch_scripts.threads import here
 
-Tensors = Sequence[torch.Tensor]
-Part = tuple[Tensors, Tensors]
-
-
-@dataclass(frozen=True)
-class Collective:
-    """What one rank enters: which collective of which group it is, and in words, which are the same on all ranks."""
-
-    group: str
-    ranks: tuple[int, ...]  # of the world, in the order of their numbers in the group
-    number: int
-    words: str  # such as "all_reduce of (4,) float32, SUM"
-    parts: Sequence[Part]  # tensors that this rank gets, and gives
-    root: int
-    op: Any
-
-    def run(self, plans: dict[str, Plan], transport: Simulated, at: str) -> None:
-        """Do this rank's part, which is called `at` a line. Raises RunFailed if tensors do not fit together."""
-        plan = plans[self.words.partition(" ")[0]]
-        for outs, ins in self.parts or [([], [])]:
-            vectors = [_flat(out) for out in outs]
-            try:
-                plan(vectors, [_flat(one) for one in ins], self.root, self.op, transport)
-            except RuntimeError as error:
-                where = f"rank {self.ranks[transport.rank]} is in {self.words} at {at}"
-                raise RunFailed(f"mismatch: {where}, with outputs of {_sizes(outs)}: {error}") from error
-            for out, vector in zip(outs, vectors, strict=True):
-                if not out.is_contiguous():
-                    out.detach().copy_(vector.view(out.shape))
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message, or its receive; `peer` None: from anybody."""
-
-    group: str
-    is_sent: bool
-    tensor: torch.Tensor
-    peer: int | None  # of the world
-    tag: int
-
-    @property
-    def words(self) -> str:
-        """What it is, such as "send of (4,) float32 to rank 1"."""
-        peer = "anybody" if self.peer is None else f"rank {self.peer}"
-        way = f"send of {_sizes([self.tensor])} to" if self.is_sent else f"recv of {_sizes([self.tensor])} from"
-        return f"{way} {peer}" + (f", tag {self.tag}" if self.tag else "")
-
-
-class Pending(dist.Work):
-    """A call that is under way: see `torch.distributed.Work`. `at` is its line of the script, `source` a sender."""
-
-    def __init__(self, thread: RankThread, call: Collective | Message, result: Tensors, ranks: tuple[int, ...]) -> None:
-        super().__init__()
-        self.thread, self.call, self._result, self._ranks = thread, call, list(result), ranks
-        self.rank, self.at = thread.rank, ""
-        self.source = -1
-        self.ended, self.ended_at = False, 0.0
-        self._future: torch.futures.Future[Any] | None = None
-
-    @property
-    def message(self) -> Message:
-        assert isinstance(self.call, Message)
-        return self.call
-
-    def fits(self, receive: "Pending") -> bool:
-        sent, wanted = self.message, receive.message
-        same = (sent.group, sent.peer, sent.tag) == (wanted.group, receive.rank, wanted.tag)
-        return same and wanted.peer in (None, self.rank)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:  # no wait has a limit: what never ends is found
-        self.thread.ask(partial(self.thread.engine.wait, self))
-        if self._future is not None and not self._future.done():
-            self._future.set_result(self._result)
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def is_completed(self) -> bool:
-        found: bool = self.thread.ask(partial(self.thread.engine.look, self))
-        return found
-
-    def is_success(self) -> bool:
-        return self.ended
-
-    def exception(self) -> None:
-        pass
-
-    def result(self) -> list[torch.Tensor]:
-        return self._result
-
-    def source_rank(self) -> int:
-        return self._ranks.index(self.source) if self.source >= 0 else -1
-
-    _source_rank = source_rank
-
-    def get_future(self) -> "torch.futures.Future[Any]":
-        if self._future is None:
-            self._future = torch.futures.Future()
-            self.thread.futures.append(self)
-            if torch._C._current_graph_task_id() != -1:  # a backward pass, at whose end C++ waits for the future
-                if torch._C._current_autograd_node() is None:  # that end is now
-                    self.thread.settle()
-                else:
-                    torch.autograd.Variable._execution_engine.queue_callback(self.thread.settle)  # before C++ does
-        return self._future
+_WITH_ROOT, _REDUCES = ("broadcast", "reduce", "gather", "scatter"), ("all_reduce", "reduce", "reduce_scatter")
+_GOES_ON = timedelta(milliseconds=1)  # rank 0 of a monitored barrier looks at each rank at least so long
 
 
 class ScriptGroup(dist.ProcessGroup):
@@ -138,6 +30,7 @@ class ScriptGroup(dist.ProcessGroup):
         thread = here()
         assert thread is not None, "made by a script"
         self._thread, self._entered = thread, 0
+        self._limit, self._name = timeout, ""
         self.options = SimpleNamespace()  # which torch before 2.13 writes to
         self._kept: list[Pending] = []  # C++ may hold one that Python does not
 
@@ -152,8 +45,16 @@ class ScriptGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        name: str = c10d._world.pg_names[self]
-        return name
+        self._name = c10d._world.pg_names.get(self, self._name)  # it is asked for after it has been destroyed, too
+        return self._name
+
+    def name(self) -> str:
+        return "virtual"
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._limit = timeout
+
+    _set_default_timeout = set_timeout
 
     def _set_sequence_number_for_group(self) -> None:
         pass
@@ -163,17 +64,30 @@ class ScriptGroup(dist.ProcessGroup):
 
     # Collectives, as dist and C++ call them
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Pending:
-        return self._enter("all_reduce", [([t], [t]) for t in _listed(tensors)], opts)
+    def allreduce(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Pending:
+        tensors = _listed(tensors)
+        if tensors[0].is_sparse:
+            return self._all_reduce_sparse(tensors[0], opts)
+        return self._enter("all_reduce", [([t], [t]) for t in tensors], opts, timeout)
 
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> Pending:
-        return self._enter("broadcast", [([t], [t]) for t in _listed(tensors)], opts)
+    def broadcast(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Pending:
+        return self._enter("broadcast", [([t], [t]) for t in _listed(tensors)], opts, timeout)
 
-    def reduce(self, tensors: Tensors, opts: Any = None) -> Pending:
-        return self._enter("reduce", [([t], [t]) for t in _listed(tensors)], opts)
+    def reduce(self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Pending:
+        if isinstance(opts, int):
+            opts = SimpleNamespace(rootRank=opts, reduceOp=dist.ReduceOp.SUM if op is None else op)
+        return self._enter("reduce", [([t], [t]) for t in _listed(tensors)], opts, timeout)
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Pending:
-        return self._enter("all_gather", [(outs, [t]) for outs, t in zip(outputs, inputs, strict=True)], opts)
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> Pending:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        parts = [(outs, [t]) for outs, t in zip(outputs, inputs, strict=True)]
+        return self._enter("all_gather", parts, opts, timeout)
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Pending:
+        return self.allgather([list(of_all) for of_all in zip(*outputs, strict=True)], inputs, opts)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Pending:
         return self.allgather([out.view(-1).chunk(self.size()) for out in outputs], inputs, opts)
@@ -181,8 +95,13 @@ class ScriptGroup(dist.ProcessGroup):
     def _allgather_base(self, output: torch.Tensor, input_: torch.Tensor, opts: Any = None) -> Pending:
         return self.allgather_into_tensor_coalesced([output], [input_], opts)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Pending:
-        return self._enter("reduce_scatter", [([out], ins) for out, ins in zip(outputs, inputs, strict=True)], opts)
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, timeout: timedelta | None = None
+    ) -> Pending:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        parts = [([out], ins) for out, ins in zip(outputs, inputs, strict=True)]
+        return self._enter("reduce_scatter", parts, opts, timeout)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Pending:
         return self.reduce_scatter(outputs, [t.reshape(-1).chunk(self.size()) for t in inputs], opts)
@@ -198,19 +117,53 @@ class ScriptGroup(dist.ProcessGroup):
     ) -> Pending:
         pairs = (output, out), (input_, in_)
         outs, ins = (t.split(list(sizes) or [t.size(0) // self.size()] * self.size()) for t, sizes in pairs)
-        return self.alltoall(outs, ins, opts)
+        return self._enter("all_to_all", [(outs, ins)], opts, given=[input_])
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Pending:
-        return self._enter("gather", [(outputs[0] if outputs else [], inputs)], opts)
+    def gather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> Pending:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs] if outputs else [], [inputs]
+        return self._enter("gather", [(outputs[0] if outputs else [], inputs)], opts, timeout)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Pending:
-        return self._enter("scatter", [(outputs, inputs[0] if inputs else [])], opts)
+    def scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None, timeout: timedelta | None = None
+    ) -> Pending:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs] if inputs else []
+        return self._enter("scatter", [(outputs, inputs[0] if inputs else [])], opts, timeout)
 
-    def barrier(self, opts: Any = None) -> Pending:
-        return self._enter("barrier", [], None)
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Pending:
+        return self._enter("barrier", [], opts, timeout)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        self.barrier().wait()
+        """See torch: rank 0 hears of every rank in turn, and then answers all."""
+        me, limit = self.rank(), self._limit if timeout is None else timeout
+        if me:
+            try:
+                self.send([torch.ones(1)], 0).wait(limit)
+                self.recv([torch.ones(1)], 0).wait(limit)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"Rank {me} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                    f"from rank 0: {error}"
+                ) from error
+            return
+        if limit is not None and limit <= timedelta(0):
+            raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
+        missing, begun = [], self._thread.seconds() or 0.0
+        for rank in range(1, self.size()):
+            left = limit and limit - timedelta(seconds=(self._thread.seconds() or 0.0) - begun)
+            try:
+                self.recv([torch.ones(1)], rank).wait(left and max(left, _GOES_ON))
+            except RuntimeError as error:
+                missing.append(str(rank))
+                if not wait_all_ranks:
+                    raise RuntimeError(f"Rank {rank} failed to pass monitoredBarrier: {error}") from error
+        if missing:
+            raise RuntimeError(f"Ranks {', '.join(missing)} failed to pass monitoredBarrier in {limit}")
+        for work in [self.send([torch.ones(1)], rank) for rank in range(1, self.size())]:
+            work.wait()
 
     allreduce_coalesced = allreduce
     all_gather_single, reduce_scatter_single = _allgather_base, _reduce_scatter_base  # from torch 2.13 on
@@ -220,42 +173,77 @@ class ScriptGroup(dist.ProcessGroup):
     # Messages
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Pending:
-        return self._begin(Message(self.group_name, True, tensors[0].detach(), self._ranks()[dst], tag), tensors)
+        return self._begin(
+            Message(self.group_name, True, tensors[0].detach(), self._peer("send to", dst), tag), tensors
+        )
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Pending:
-        return self._begin(Message(self.group_name, False, tensors[0].detach(), self._ranks()[src], tag), tensors)
+        peer = self._peer("recv from", src)
+        return self._begin(Message(self.group_name, False, tensors[0].detach(), peer, tag), tensors)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Pending:
         return self._begin(Message(self.group_name, False, tensors[0].detach(), None, tag), tensors)
+
+    def _peer(self, call: str, rank: int) -> int:
+        if not 0 <= rank < self.size():
+            raise ValueError(f"{call} rank {rank}: the group has ranks 0 to {self.size() - 1}")
+        return self._ranks()[rank]
 
     def _ranks(self) -> tuple[int, ...]:
         numbers = c10d._world.pg_group_ranks[self]
         return tuple(sorted(numbers, key=numbers.__getitem__))
 
-    def _enter(self, kind: str, parts: Sequence[Part], opts: Any) -> Pending:
+    def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Pending:
+        """Add up the values that any rank has, as every rank: each gathers the indices and values of all."""
+        if (op := _op_of("all_reduce", opts)) != dist.ReduceOp.SUM:
+            raise NotImplementedError(f"all_reduce of sparse tensors with {op}: gloo has only SUM")
+        mine, everybody = tensor.coalesce(), range(self.size())
+        counts = [torch.zeros(1, dtype=torch.long) for _ in everybody]
+        self.allgather([counts], [torch.tensor([mine._nnz()])]).wait()
+        gathered = []
+        for part in (mine.indices().t(), mine.values()):
+            outs = [part.new_empty((int(count), *part.shape[1:])) for count in counts]
+            pending = self.alltoall(outs, [part] * self.size())
+            pending.wait()
+            gathered.append(torch.cat(outs))
+        indices, values = gathered
+        tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce())
+        pending.tensors = [tensor]
+        return pending
+
+    def _enter(
+        self, kind: str, parts: Sequence[Part], opts: Any, timeout: timedelta | None = None, given: Tensors = ()
+    ) -> Pending:
+        """Enter a collective; `opts` are options of torch's, the rank of its root, or how it reduces."""
         self._entered += 1
-        root, op = getattr(opts, "rootRank", -1), getattr(getattr(opts, "reduceOp", None), "op", None)
+        root, op = getattr(opts, "rootRank", 0 if kind in _WITH_ROOT else -1), _op_of(kind, opts)
+        root = opts if isinstance(opts, int) else root
+        limit = timeout or getattr(opts, "timeout", None)
         shown = [one for outs, ins in parts for one in (outs if kind == "scatter" else ins)]
-        words = f"{kind} of {_sizes(shown)}" if kind not in ("barrier", "all_to_all") else kind
+        words = f"{kind} of {sizes_of(shown)}" if kind not in ("barrier", "all_to_all") else kind
         words += (f", root {root}" if root >= 0 else "") + (f", {op.name}" if op is not None else "")
         call = Collective(self.group_name, self._ranks(), self._entered, words, parts, root, op)
-        return self._begin(call, [out for outs, _ in parts for out in outs])
+        given = given or [one for _, ins in parts for one in ins]
+        return self._begin(call, [out for outs, _ in parts for out in outs], limit, given)
 
-    def _begin(self, call: Collective | Message, result: Tensors) -> Pending:
-        pending = Pending(self._thread, call, result, self._ranks())
+    def _begin(
+        self, call: Collective | Message, result: Tensors, limit: timedelta | None = None, given: Tensors = ()
+    ) -> Pending:
+        limit = limit if limit is not None and limit > timedelta(0) else self._limit
+        limit = None if limit == c10d.default_pg_timeout else limit  # which nobody chose: a deadlock is told instead
+        pending = Pending(self._thread, call, result, self._ranks(), limit, given or result)
         self._kept = [*(one for one in self._kept if not one.ended), pending]
         self._thread.ask(partial(self._thread.engine.enter, pending))
         return pending
 
 
+def _op_of(kind: str, opts: Any) -> Any:
+    """Return how a collective reduces; None: it does not."""
+    if kind not in _REDUCES:
+        return None
+    op = getattr(opts, "reduceOp", opts)
+    return dist.ReduceOp.SUM if op is None else getattr(op, "op", op)
+
+
 def _listed(tensors: Tensors) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _sizes(tensors: Iterable[torch.Tensor]) -> str:
-    return " and ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in tensors)
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements as a vector: the tensor's own memory where they lie in one piece, else a copy."""
-    return tensor.detach().contiguous().view(-1)

@@ -1,6 +1,5 @@
 """What a process has of its own, and ranks that are threads of one process do not: it is changed when another runs."""
 
-import io
 import os
 import random
 import sys
@@ -11,7 +10,6 @@ from typing import Any, ClassVar, Optional
 import numpy.random
 import torch
 import torch.distributed.distributed_c10d as c10d
-from tqdm import tqdm
 
 numpy_random: Any = numpy.random  # whose stub lacks the two functions below
 # The module's names of groups: of each rank as at the start of a process.
@@ -27,36 +25,17 @@ _ATTRIBUTES: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-class Lines(io.TextIOBase):
-    """Passes on what a rank prints, whole lines, each with its rank before it."""
+# Whose instances share one dictionary, which in a process is that of its rank.
+_SHARED = ("PartialState", "AcceleratorState", "GradientState")
 
-    def __init__(self, rank: int, to: Any) -> None:
-        self._prefix, self._to, self._begun = f"rank {rank}: ", to, ""
 
-    def writable(self) -> bool:
-        """See io."""
-        return True
-
-    def write(self, text: str) -> int:
-        """See io."""
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            tqdm.write(f"{self._prefix}{line}", self._to)
-        return len(text)
-
-    def flush(self) -> None:
-        """See io: a line that is not finished is kept, until `end`."""
-        self._to.flush()
-
-    def end(self) -> None:
-        """Finish the last line, and close: later, what it writes to may be closed."""
-        if self._begun:
-            self.write("\n")
-        self.close()
+def _accelerate() -> Any:
+    """Return the module of Accelerate's states; None: no rank has loaded it."""
+    return sys.modules.get("accelerate.state")
 
 
 class ProcessState:
-    """The environment, the arguments, the output, `__main__`, random states and process groups of one rank."""
+    """The environment, arguments, output, `__main__`, folder, default dtype, random states and groups of one rank."""
 
     installed: ClassVar[Optional["ProcessState"]] = None
 
@@ -72,6 +51,9 @@ class ProcessState:
             type(c10d._world)().__dict__,
         ]  # fmt: skip
         self.main = ModuleType("__main__")
+        self._shared: dict[str, Any] = {}
+        self.handlers: dict[int, Any] = {}  # of signals, which reach no rank
+        self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
         # As in a process of its own: torch begins with the same numbers on every rank, the others differ.
         self._torch = torch.Generator().get_state()
         self._random = random.Random(seed + rank).getstate()
@@ -87,6 +69,12 @@ class ProcessState:
         for (owner, name), value in zip(_ATTRIBUTES, self._values, strict=True):
             setattr(owner, name, value)
         sys.modules["__main__"] = self.main
+        if before is None or before._folder != self._folder:
+            os.chdir(self._folder)
+        torch.set_default_dtype(self._dtype)
+        if (module := _accelerate()) is not None:
+            for name in _SHARED:
+                getattr(module, name)._shared_state = self._shared.setdefault(name, {})
         torch.default_generator.set_state(self._torch)
         random.setstate(self._random)
         numpy_random.set_bit_generator(self._numpy)
@@ -96,6 +84,9 @@ class ProcessState:
         """Note what this process has now as this rank's."""
         self._values = [getattr(owner, name) for owner, name in _ATTRIBUTES]
         self.main = sys.modules["__main__"]
+        self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
+        module = _accelerate()
+        self._shared = {name: getattr(module, name)._shared_state for name in _SHARED} if module else {}
         self._torch, self._random = torch.default_generator.get_state(), random.getstate()
         self._numpy = numpy_random.get_bit_generator()
 

@@ -13,8 +13,10 @@ import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.core.records.errors import RunFailed
+from gradwire.torch_scripts import process
 from gradwire.torch_scripts.process_group import ScriptGroup
 from gradwire.torch_scripts.threads import here
 
@@ -24,10 +26,11 @@ def replaced(world_size: int) -> Iterator[None]:
     """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
 
     Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
-    during which other ranks run. Ranks are told of their forward and backward passes.
+    during which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
     """
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
+    make_really = torch.optim.Optimizer.__init__
 
     def check(call: str, given: int, own: int) -> None:
         if given != own:
@@ -61,18 +64,30 @@ def replaced(world_size: int) -> Iterator[None]:
         check("spawn(nprocs", nprocs, world_size)
         fn(_rank(), *args)
 
+    def make(optimizer: Any, *arguments: Any, **more: Any) -> None:
+        make_really(optimizer, *arguments, **more)
+        if (rank := here()) is not None:
+            rank.has_optimizer = True
+
+    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (rank := here()) is not None:
+            rank.stepped(optimizer)
+
     with ExitStack() as stack:
         for owner, name, value in (
             (c10d, "ProcessGroupGloo", ScriptGroup),  # before torch 2.13
             (torch.autograd, "_engine_run_backward", backward),
             (torch._C.Future, "wait", wait),
             (torch.multiprocessing, "spawn", spawn),
+            (torch.optim.Optimizer, "__init__", make),
+            *process.replacements(),
         ):
             stack.enter_context(patch.object(owner, name, value))
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)
         stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin}))
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
         stack.callback(register_module_forward_hook(forward).remove)
+        stack.callback(register_optimizer_step_post_hook(stepped).remove)
         by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
         by_thread(True)  # C++ knows groups by name, and here by name and thread
         stack.callback(by_thread, False)

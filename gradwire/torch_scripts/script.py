@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from gradwire.command import path_from
 from gradwire.core.launchers.by_value import dumps
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.errors import UsageError
+from gradwire.torch_scripts.on_cpu import CudaIsCpu, cuda_is_cpu
 from gradwire.torch_scripts.process_state import ProcessState
 
 _KEPT = ("gradwire", "__main__")  # of the modules of this process, whatever a script has beside it
@@ -30,6 +32,7 @@ class Program(ABC):
 
     name: str
     arguments: list[str]  # its sys.argv
+    on_cpu: bool = False  # what it gives to a GPU
     folder: str  # its sources' names begin with this; errors and records name their lines
 
     @abstractmethod
@@ -38,16 +41,25 @@ class Program(ABC):
 
 
 class Script(Program):
-    """A Python file and its arguments. Raises UsageError."""
+    """A Python file, or a module as "-m NAME", and its arguments. Raises UsageError."""
 
-    def __init__(self, path: str, arguments: Sequence[str] = ()) -> None:
-        self.path, self.name, self.arguments = path, Path(path).name, [path, *arguments]
-        self.folder = f"{Path(path).resolve().parent}{os.sep}"
-        self._loaded = dict(sys.modules)
+    def __init__(self, path: str, arguments: Sequence[str] = (), on_cpu: bool = False) -> None:
+        self.on_cpu = on_cpu
+        self._loaded, self._spec = dict(sys.modules), None
+        self.first = str(Path(path).resolve().parent)  # where it imports from first
+        self.folder = f"{self.first}{os.sep}"
+        self.name = Path(path).name
+        if path.startswith("-m "):
+            self._spec, self.first = _find_module(path[3:].strip()), os.getcwd()
+            path, self.name = str(self._spec.origin), f"{self._spec.name.removesuffix('.__main__')}.py"
+            is_here = path.startswith(f"{self.first}{os.sep}")
+            self.folder = f"{self.first if is_here else os.path.dirname(path)}{os.sep}"
+            self.forget()
+        self.path, self.arguments = path, [path, *arguments]
         if Path(path).exists() and not Path(path).is_file():  # such as /dev/full, which has no end
             raise UsageError(f"--script {path}: is no file; give a Python file")
         try:
-            self._code = compile(Path(path).read_text(), str(Path(path).resolve()), "exec")
+            self._code = compile(Path(path).read_bytes(), str(Path(path).resolve()), "exec")
         except (OSError, ValueError, SyntaxError) as error:
             raise UsageError(f"--script {path}: cannot be run: {error}; give a Python file") from error
 
@@ -61,7 +73,10 @@ class Script(Program):
     def run(self, state: ProcessState) -> None:
         """Run it as `__main__`."""
         state.main.__dict__.update(__file__=self.path, __builtins__=__builtins__)
-        exec(self._code, state.main.__dict__)
+        if self._spec is not None:
+            state.main.__dict__.update(__spec__=self._spec, __package__=self._spec.parent)
+        with CudaIsCpu() if self.on_cpu else nullcontext():
+            exec(self._code, state.main.__dict__)
 
 
 class Function(Program):
@@ -94,7 +109,7 @@ def modules_as_under_torchrun(script: Script) -> Iterator[None]:
 
     What this process has loaded by a name that is another module there is put aside, but for the standard library.
     """
-    path = path_from(script.folder.rstrip(os.sep))
+    path = path_from(script.first)
     kept = {*_KEPT, *sys.stdlib_module_names}
     loaded = {name: module for name, module in sys.modules.items() if "." not in name and name not in kept}
     others = {name for name, module in loaded.items() if _is_another(PathFinder.find_spec(name, path), module)}
@@ -111,6 +126,21 @@ def modules_as_under_torchrun(script: Script) -> Iterator[None]:
         sys.modules.update(aside)
 
 
+def _find_module(name: str) -> ModuleSpec:
+    """Return the module that `python -m NAME` would run here. Raises UsageError."""
+    cure = "give a module that `python -m` finds from this folder"
+    try:
+        with patch.object(sys, "path", path_from(os.getcwd())):
+            found = find_spec(name)
+            if found is not None and found.submodule_search_locations is not None:
+                found = find_spec(f"{name}.__main__")
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"--script -m {name}: {error}; {cure}") from error
+    if found is None or found.origin is None:
+        raise UsageError(f"--script -m {name}: there is no such module; {cure}")
+    return found
+
+
 def _is_another(found: ModuleSpec | None, loaded: ModuleType) -> bool:
     return (
         found is not None
@@ -125,7 +155,8 @@ def ranks_alone(program: Program) -> Iterator[None]:
     before = ProcessState.of_this_process()
     alone = torch.autograd.set_multithreading_enabled(False)
     modules = modules_as_under_torchrun(program) if isinstance(program, Script) else nullcontext()
-    with as_before(), modules, alone, torch.no_grad():  # the hub's; each thread has its own
+    devices = cuda_is_cpu() if program.on_cpu else nullcontext()
+    with as_before(), modules, devices, alone, torch.no_grad():  # the hub's; each thread has its own
         use_share_of_cores(1, 1)
         try:
             yield

@@ -27,7 +27,8 @@ from gradwire.options import Options
 from gradwire.strategies import expected
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
-from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder
 from gradwire.virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
@@ -39,9 +40,12 @@ class ScriptOptions:
     """What is run, by how many."""
 
     script: str
-    """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
+    """A Python file, or -m and a module, that torchrun would run, with gloo on the CPU. Its own options follow
+    after --."""
     n_gpus: int = 2
     """Ranks."""
+    on_cpu: bool = False
+    """To the script, cuda and nccl mean the CPU and gloo."""
     seed: int = 0
     """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
 
@@ -196,8 +200,12 @@ def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem
     between = {"network": Path(options.network).name} if options.network else {"bandwidth": options.bandwidth}
     world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
     lines = [tables.summary(table, world)]
-    if len(ends := cluster.ranks[0].passes) > 1:
-        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two backward passes")
+    rank = cluster.ranks[0]
+    ends, between_two = (rank.steps, "steps of the optimizer") if rank.steps else (rank.passes, "backward passes")
+    if len(ends) > 1:
+        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two {between_two}")
     if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
-    return "\n".join([*lines, busiest(shares_of(cluster.world.network.cards(), cluster.world.time))])
+    return "\n".join(
+        [*lines, busiest(shares_of(cluster.world.network.cards(), max(rank.clock for rank in cluster.ranks)))]
+    )

@@ -7,9 +7,11 @@ run until that rank asks for something; what it asks for is done on the hub.
 
 import ctypes
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
@@ -21,12 +23,13 @@ from torch import nn
 
 from gradwire.core.records.errors import RunFailed, one_line
 from gradwire.core.transports.timing import cpu_seconds, now
-from gradwire.torch_scripts.process_state import Lines, ProcessState
+from gradwire.torch_scripts.output import Lines
+from gradwire.torch_scripts.process_state import ProcessState
 from gradwire.torch_scripts.script import Program
 
 if TYPE_CHECKING:
+    from gradwire.torch_scripts.calls import Pending
     from gradwire.torch_scripts.engine import Engine
-    from gradwire.torch_scripts.process_group import Pending
 
 Request = Callable[[], Any]
 _LOOK_S = 120.0  # how often the hub looks whether the rank that runs still computes
@@ -46,7 +49,7 @@ class RankThread:
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
     calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
-    `result`: what a function has returned.
+    `result`: what a function has returned. `has_optimizer`: it has made one.
     """
 
     engine: "Engine[Any]"
@@ -55,7 +58,7 @@ class RankThread:
     def __init__(self, script: Program, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
         self.rank, self._script = rank, script
         self._outputs = outputs or [Lines(rank, output) for output in (sys.stdout, sys.stderr)]
-        self._state = ProcessState(rank, n, script.arguments, seed, self._outputs)
+        self.state = ProcessState(rank, n, script.arguments, seed, self._outputs)
         self.at = "its start"
         self.failure: RunFailed | None = None
         self.answer: Any = None
@@ -65,6 +68,7 @@ class RankThread:
         self._request: Request | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
+        self.has_optimizer = False
         self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
 
@@ -72,7 +76,7 @@ class RankThread:
 
     def resume(self) -> Request | None:
         """Let the rank run until it asks for something; return that, or None: it has ended. Raises RunFailed."""
-        self._state.install()
+        self.state.install()
         if self._thread.ident is None:
             self._thread.start()
         self._runs = True
@@ -95,13 +99,13 @@ class RankThread:
         """End the rank, whether it waits for an answer or computes. After `until`, its thread is left behind."""
         self._is_killed = True
         if self._thread.is_alive() and (self._runs or (self._request is not None and now() < until)):
-            self._state.install()
-            if not self._runs:
-                self._go.release()
+            self.state.install()
+            self._go.release()  # of no effect if it computes: what it asks for next raises Killed
             while not self._back.acquire(timeout=_AGAIN_S):
                 _raise_in(self._thread)
                 if now() > until:
                     break
+            self._thread.join(max(0.0, until - now()))
         for output in self._outputs:
             if isinstance(output, Lines):
                 output.end()
@@ -141,18 +145,31 @@ class RankThread:
         """Run a backward pass from these tensors on."""
         return run()
 
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called after each step of an optimizer."""
+
+    def seconds(self) -> float | None:
+        """Return the time of this rank; None: it has no clock of its own."""
+        return None
+
+    def sleep(self, seconds: float) -> None:
+        """Let so much time pass for this rank."""
+        self.ask(partial(self.engine.sleep, self, seconds))
+
     def _run(self) -> None:
         _here.thread = self
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self.result = self._script.run(self._state)
+            self.result = self._script.run(self.state)
         except Killed:
             pass
         except RunFailed as error:
             self.failure = error
         except BaseException as error:
             what = f"raised {one_line(error)}"
+            if re.search("cuda|nccl|nvidia", what, re.IGNORECASE) and not torch.cuda.is_available():
+                what += "; with --on_cpu, cuda and nccl mean the CPU"
             if isinstance(error, SystemExit):
                 what = f"exited with {error.code}"
             frames = reversed([*walk_tb(error.__traceback__)])

@@ -4,24 +4,21 @@ What a rank enters is done beside it, by a coroutine with a transport of its own
 collective that is not waited for is on its way while the rank computes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from greenlet import getcurrent
-from torch import nn
 from tqdm import tqdm
 
-from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
+from gradwire.torch_scripts.calls import Collective, Pending
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.engine import Engine, PendingCollective
-from gradwire.torch_scripts.process_group import Collective, Pending
 from gradwire.torch_scripts.script import Program, ranks_alone
-from gradwire.torch_scripts.threads import RankThread
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, VirtualRank
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock
 from gradwire.virtual_time.sharing import Flow
@@ -29,109 +26,6 @@ from gradwire.virtual_time.world import World
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
 _TAGS = 100  # collectives that a rank may have under way at once, for its records
-
-
-class ScriptRecorder(Recorder):
-    """The records of a rank; `at` is the line of the script, in `folder`, that what is recorded now is due to."""
-
-    def __init__(self, rank: int, folder: str) -> None:
-        super().__init__(rank)
-        self.epoch, self.at = 1, ""
-        self._folder, self._places = folder, {"": 0}
-        self._followed = {folder: {}}  # the frames at work are the hub's
-
-    def _line_at_work(self) -> int:
-        if self.at not in self._places:
-            file, _, line = self.at.rpartition(":")
-            self._places[self.at] = len(self._lines)
-            self._lines.append(f"{name_of(self._folder + file)}:{line}" if line.isdigit() else "")
-        return self._places[self.at]
-
-    @property
-    def files(self) -> set[str]:
-        """The sources whose lines were recorded."""
-        return {line.rpartition(":")[0] for line in self._lines if line}
-
-
-class VirtualRank(RankThread):
-    """A rank of the script, with a clock and its records. `passes`: when each backward pass ended.
-
-    With `compute`, the seconds of both passes, a third passes in the forward pass, two thirds in the backward pass: at
-    each module, or gradient, the part that it has of all elements whose gradients are computed. Otherwise the seconds
-    of its thread pass.
-    """
-
-    progress: "tqdm[Any] | None" = None
-
-    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, compute: float | None) -> None:
-        super().__init__(script, recorder.rank, n, seed)
-        self.recorder, self._compute = recorder, compute
-        self.clock = self._shown = 0.0  # its time, and until when its records show it
-        self.phase = "forward"
-        self.passes: list[float] = []
-        self._elements = 0  # whose gradients the last backward pass has computed
-        self._done = 0.0  # seconds of the pass that goes on
-        recorder.clock = lambda: self.clock
-
-    def pass_time(self) -> None:
-        """Let the time pass that its thread has computed, if none is given."""
-        if self._compute is None:
-            self.clock += self.spent
-        self.spent = 0.0
-
-    def show(self, phase: str, tag: str = "") -> None:
-        """Record what the rank has done since this was called last."""
-        if self.clock > self._shown:
-            self.recorder.at = self.at
-            self.recorder.add(phase, self._shown, self.clock, tag=tag)
-        self._shown = self.clock
-
-    def forward(self, module: nn.Module) -> None:
-        """Let the time pass in which a module computes, if it is known which have gradients."""
-        if self._elements and torch.is_grad_enabled():
-            self._spend(1 / 3, sum(p.numel() for p in module.parameters(recurse=False) if p.requires_grad))
-
-    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
-        """Run a backward pass from these tensors on, and let its time pass."""
-        leaves = _leaves(outputs) if self._compute else []
-        self._end_pass("forward", 1 / 3)
-        self._elements = sum(leaf.variable.numel() for leaf in leaves)
-        handles = [leaf.register_prehook(partial(self._spend, 2 / 3, leaf.variable.numel())) for leaf in leaves]
-        self.phase = "backward"
-        try:
-            return run()
-        finally:
-            for handle in handles:
-                handle.remove()
-            self._end_pass("backward", 2 / 3)
-            self.phase = "forward"
-            self.recorder.step += 1
-            self.passes.append(self.clock)
-            if self.progress is not None:
-                self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
-                self.progress.update()
-
-    def _spend(self, part: float, own: int, _: Any = None) -> None:
-        whole = (self._compute or 0.0) * part
-        seconds = min(whole * own / max(self._elements, 1), whole - self._done)
-        self._done += seconds
-        self.clock += seconds
-
-    def _end_pass(self, phase: str, part: float) -> None:
-        self.note()
-        self.pass_time()
-        self.clock += (self._compute or 0.0) * part - self._done
-        self._done = 0.0
-        self.show(phase)
-
-
-def _leaves(outputs: Iterable[torch.Tensor]) -> list[Any]:
-    """Return the nodes of the graph behind these tensors that accumulate gradients."""
-    seen, nodes = set[Any](), {output.grad_fn for output in outputs}
-    while nodes := nodes - seen - {None}:
-        seen |= nodes
-        nodes = {following for node in nodes if node for following, _ in node.next_functions}
-    return [node for node in seen if hasattr(node, "variable")]
 
 
 class Cluster(Engine[VirtualRank]):
@@ -161,16 +55,27 @@ class Cluster(Engine[VirtualRank]):
                 first = min(sends, key=lambda send: send.ended_at)
                 self._carry(first, pending, rank.clock + self.world.network.delay(pending.rank, first.rank))
 
-    def wait(self, pending: Pending) -> None:
+    def wait(self, pending: Pending, limit_s: float | None = None) -> str:
         """See Engine."""
         rank = self._catch_up(pending)
         rank.show(rank.phase)
-        rank.waits_for = pending
-        while not pending.ended:
+        rank.waits_for, late = pending, ""
+        until = float("inf") if limit_s is None else rank.clock + limit_s
+
+        def give_up() -> None:
+            nonlocal late
+            if rank.waits_for is pending and not pending.ended:
+                late = f"Timed out waiting {1000 * (limit_s or 0):g}ms: {self.reason(pending)}"
+                self.world.at(until, rank.coroutine)
+
+        if limit_s is not None:
+            self.world.at(until, give_up)
+        while not (pending.ended or late):
             self.world.wait()
         rank.waits_for = None
-        rank.clock = max(rank.clock, pending.ended_at)
+        rank.clock = max(rank.clock, until if late else pending.ended_at)
         rank.show("wait", tag=pending.call.words.partition(" ")[0])
+        return late
 
     def look(self, pending: Pending) -> bool:
         """See Engine."""
@@ -179,6 +84,14 @@ class Cluster(Engine[VirtualRank]):
         if not found:
             rank.clock += _LOOK_S
         return found
+
+    def sleep(self, rank: VirtualRank, seconds: float) -> None:
+        """See Engine."""
+        rank.pass_time()
+        rank.show(rank.phase)
+        rank.clock += seconds
+        self.world.turn(rank.clock)
+        rank.show("wait", tag="sleep")
 
     def run_all(self) -> None:
         """Run the ranks until nothing more can happen."""
@@ -199,7 +112,7 @@ class Cluster(Engine[VirtualRank]):
 
     def _end(self, pending: Pending, at: float) -> None:
         """Note when a call has ended; its rank may wait for it."""
-        pending.ended, pending.ended_at = True, at
+        pending.end(at)
         rank = self.ranks[pending.rank]
         if rank.waits_for is pending:
             self.world.at(max(at, rank.clock), rank.coroutine)

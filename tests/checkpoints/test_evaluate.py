@@ -17,7 +17,6 @@ from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_table
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
-from tests.runs import KINDS, n_gpus_of
 
 __all__ = ["start"]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "epochs": 2, "global_batch_size": 240}
@@ -117,19 +116,3 @@ def test_no_training_and_no_place_to_write_are_told_in_one_line(tmp_path: Path) 
         pytest.raises(UsageError, match="another evaluate"),
     ):
         score_here(tmp_path / "c")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.end_to_end if name in ("hogwild", "dgs") else pytest.mark.exhaustive)
-        for name in KINDS
-    ],
-)
-def test_checkpoints_of_every_strategy_are_scored(tmp_path: Path, name: str) -> None:
-    workers = 1 if name.startswith("hogwild") else 2  # of several, rank 0, which writes, may make too few steps
-    run(options(tmp_path, name, n_gpus=n_gpus_of(name, workers), epochs=1, checkpoint_every=2), quiet=True)
-    score_here(tmp_path / "c", wait=0.1)
-    found = folder_of.listed(tmp_path / "c")
-    assert found
-    assert steps(tmp_path / "c" / "evaluation.csv") == [int(path.name[5:]) for path in found]

@@ -96,15 +96,6 @@ def test_a_killed_worker_ends_the_run_by_name(start: Start) -> None:
     assert re.match(r"error: rank \d \(worker\) has ended: its Dask worker \S+ is gone", victim.check_end())
     assert victim.process.returncode == 1
 
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_ranks_on_a_cluster_end_when_the_client_is_killed(start: Start, cluster: Any) -> None:
-    victim = start("param_server", "--launcher", "dask", "--scheduler", cluster.scheduler.address)
-    assert wait_until(lambda: bool(re.search(r"\| [1-9]\d*/", victim.said()))), victim.said()
-    assert all(one["process group"] for one in cluster.run(of_worker).values())
-    victim.process.kill()
-    victim.check_end()
     # That no rank is left is looked at by the fixture.
 
 

@@ -71,18 +71,6 @@ def test_random_elements_are_the_same_on_all_ranks_and_others_for_each_vector(
         assert all(torch.equal(r, x.where(~chosen, torch.zeros_like(x))) for r, x in zip(kept, v, strict=True))
 
 
-def test_random_elements_depend_on_seed_and_number_and_every_element_has_its_turn() -> None:
-    drawn = []
-    for seed in (1, -1):
-        codec = started(RandomK(density=0.1), layout=Layout(("x",), ((100,),)), seed=seed)
-        for _ in range(300):
-            codec.encode(torch.ones(100))
-            drawn.append(codec.latest[1])
-    assert len({tuple(indices.tolist()) for indices in drawn}) == 600
-    counts = torch.cat(drawn[:300]).bincount(minlength=100)  # 30 each, with a standard deviation of 5.2
-    assert 7 < counts.min() <= counts.max() < 56
-
-
 # Deep Gradient Compression
 
 

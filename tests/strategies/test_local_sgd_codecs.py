@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from gradwire.compression import Codec, NoCodec, PowerSGD, TopK
 from strategies import LocalSGD, RingAllReduce, Strategy
-from tests.runs import metadata, said
 from tests.strategies.kinds import start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, make_model, trajectories
 from tests.strategies.runs import made
@@ -109,12 +108,3 @@ def test_a_codec_takes_the_memory_that_it_takes_in_the_ring_and_the_x_before(out
 
     ring = more(RingAllReduce()) + Counter({} if outer else {"codec state": 4 * PARAMETERS})
     assert more(LocalSGD(local_steps=1, **outer)) == ring
-
-
-def test_the_options_of_sparseloco_and_muloco_on_the_command_line_learn(tmp_path: Path) -> None:
-    sparseloco = "--codec topk --density 0.1 --error_decay 0.95 --optimizer adamw --lr 0.005"
-    for name, line in {"sparse": sparseloco, "mu": "--outer_optimizer nesterov --optimizer muon"}.items():
-        code, text = said("--strategy", "local_sgd", "--n_gpus", "2", "--device", "cpu", "--epochs", "3", "--run_name",
-                          name, "--results_dir", str(tmp_path), *line.split())  # fmt: skip
-        assert code == 0, text
-        assert metadata(tmp_path, name)["test_accuracy"] > 0.7

@@ -20,9 +20,10 @@ from gradwire.every_order import explore
 from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts import threads
 from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.process_state import Lines
+from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import Cluster, ScriptRecorder, run_in_virtual_time
+from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.ranks import Deadlock

@@ -165,15 +165,6 @@ def test_workers_end_with_a_rank_that_is_killed(folder: Path, tmp_path: Path) ->
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def as_a_daemon(transport: Transport, data: Data) -> None:
-    multiprocessing.current_process()._config["daemon"] = True  # type: ignore[attr-defined]
-    loader_of(data, "torch", 1, 0).piece(0, 0)
-
-
-def test_a_rank_that_may_have_no_children_says_so(folder: Path) -> None:
-    assert failure(2, as_a_daemon, open_data(folder, True)).startswith("--loader_workers 1: here a rank is a daemon")
-
-
 @pytest.mark.parametrize(("name", "n"), [pytest.param("torch", 0, id="0 workers"), ONE, DALI])
 def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, name: str, n: int) -> None:
     bad = write_pictures(tmp_path) / "train" / "class 1" / "2.jpg"

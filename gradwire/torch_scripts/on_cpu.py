@@ -1,0 +1,95 @@
+"""What --on_cpu replaces in torch: to a script, cuda and nccl mean the CPU and gloo."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
+
+NOTE = "--on_cpu: cuda and nccl mean the CPU and gloo to the script"
+
+
+class CudaIsCpu(TorchFunctionMode):
+    """In its block, functions of torch that are given a GPU use the CPU; for the thread that enters it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See TorchFunctionMode."""
+        if func is torch.Tensor.cuda:
+            return args[0]
+        kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
+        args = [*map(_on_cpu, args)]
+        if func is torch.Tensor.to and type(args[-1]) is int:  # the number of a GPU
+            args[-1] = "cpu"
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def cuda_is_cpu() -> Iterator[None]:
+    """In the block, torch says that each rank has a GPU, which is the CPU; see also CudaIsCpu."""
+    cuda, amp = torch.cuda, torch.amp
+    found: list[tuple[Any, str, Any]] = [
+        (cuda, "is_available", lambda: True),
+        (cuda, "device_count", lambda: int(os.environ["LOCAL_WORLD_SIZE"])),
+        (cuda, "current_device", lambda: int(os.environ["LOCAL_RANK"])),
+        (cuda, "get_device_name", lambda *_: "CPU"),
+        *((cuda, name, lambda *_: None) for name in ("set_device", "synchronize", "empty_cache", "manual_seed_all")),
+        *((cuda, name, lambda *_: 0) for name in ("memory_allocated", "max_memory_allocated", "memory_reserved")),
+        (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),
+        *((owner, "init_process_group", _with_gloo(dist.init_process_group)) for owner in (dist, c10d)),
+        *((owner, "new_group", _with_gloo(dist.new_group)) for owner in (dist, c10d)),
+        *((owner, "init_device_mesh", _first_on_cpu(dist.init_device_mesh)) for owner in (dist, dist.device_mesh)),
+        (torch.autocast, "__init__", _second_on_cpu(torch.autocast.__init__)),
+        (amp.GradScaler, "__init__", _second_on_cpu(amp.GradScaler.__init__)),
+        (DistributedDataParallel, "__init__", _without_devices(DistributedDataParallel.__init__)),
+    ]
+    with ExitStack() as stack:
+        for owner, name, value in found:
+            stack.enter_context(patch.object(owner, name, value))
+        yield
+
+
+def _on_cpu(value: Any) -> Any:
+    """Return the CPU in place of a GPU."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")) else value
+
+
+def _with_gloo(real: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*arguments: Any, **more: Any) -> Any:
+        more.pop("device_id", None)
+        given = ["gloo" if isinstance(one, str) and "nccl" in one else one for one in arguments]
+        if "nccl" in (more.get("backend") or ""):
+            more["backend"] = "gloo"
+        return real(*given, **more)
+
+    return make
+
+
+def _first_on_cpu(real: Callable[..., Any]) -> Callable[..., Any]:
+    def make(device_type: str, *arguments: Any, **more: Any) -> Any:
+        return real(_on_cpu(device_type), *arguments, **more)
+
+    return make
+
+
+def _second_on_cpu(real: Callable[..., None]) -> Callable[..., None]:
+    def make(self: Any, *arguments: Any, **more: Any) -> None:
+        real(self, *map(_on_cpu, arguments), **{name: _on_cpu(value) for name, value in more.items()})
+
+    return make
+
+
+def _without_devices(real: Callable[..., None]) -> Callable[..., None]:
+    def make(self: Any, module: torch.nn.Module, *_: Any, **more: Any) -> None:
+        real(self, module, **{name: one for name, one in more.items() if name not in ("device_ids", "output_device")})
+
+    return make

@@ -163,6 +163,8 @@ def _also_right(lab: Lab, source: Source, yours: list[SimpleNamespace], cases: S
                 begin: Callable[[str], None]) -> tuple[str, ...]:  # fmt: skip
     """Return which functions are right, also by those of these cases that are for others than the first one's."""
     wrong = {lab.function_of(cases[0]), ""}
+    if type(lab).in_all_orders is not Lab.in_all_orders:
+        wrong.add(lab.whole)  # what only some orders find cannot be said here
     if lab.function_of(cases[0]) == "":
         return tuple(right)  # all of them take part in the case
     apart = [case for case in cases[:-1] if not case.until and lab.function_of(case) not in wrong]

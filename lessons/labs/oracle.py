@@ -138,7 +138,7 @@ def _flattened(plan: Any, N: int) -> Vectors:
     except (TypeError, ValueError):
         raise Fault("returned", f"cut returned {kind_of(plan)}; expected a list with an element for each step: a "
                                 "list of N ranges, one for each rank") from None  # fmt: skip
-    if other := next((parts for parts in steps if len(parts) != N), None):
+    if (other := next((parts for parts in steps if len(parts) != N), None)) is not None:
         raise Fault("returned", f"cut returned {len(other)} parts in a step, for N = {N}; expected one for each rank")
     parts = [part for parts in steps for part in parts]
     return {"parts": torch.tensor([len(part) for part in parts], dtype=torch.int64),

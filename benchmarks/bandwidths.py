@@ -154,18 +154,19 @@ def summary(table: pd.DataFrame) -> str:
 
 def draw(table: pd.DataFrame, out: Path) -> None:
     """Draw a panel for each model: Gbit/s by the percentage of time that is computing, a line for each method."""
-    figure, panels = drawing.sheet(4.2, 1, len(MODELS), 10.5, sharey=True)
+    figure, panels = drawing.sheet(4.4, 1, len(MODELS), drawing.WIDTH, sharey=True)
+    figure.suptitle("Bandwidth that a method needs")
     for axes, model in zip(panels, MODELS, strict=True):
         for method, colour in COLOURS.items():
             of = table[(table["model"] == model) & (table["method"] == method)]
             axes.plot(range(len(of)), of["gbit"], color=colour, lw=1.8, marker=".", ms=7, label=method)
             axes.plot(range(len(of)), of["published_gbit"], "o", mfc="none", mec=colour, ms=10, mew=1.4)
-        axes.set(yscale="log", ylim=(0.2, 1200), title=f"{model} parameters", xlabel="of the time is computing")
+        axes.set(yscale="log", ylim=(0.2, 1200), title=f"{model} parameters", xlabel="of the time spent computing")
         axes.set_xticks(range(len(LEVELS)), labels=[f"{percent} %" for percent in LEVELS])
         marks = ("0.3", "1", "3", "10", "30", "100", "300", "1000")
         axes.set_yticks([*map(float, marks)], labels=marks)
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel("Gbit/s that are enough")
+    panels[0].set_ylabel("Gbit/s needed")
     panels[0].plot([], [], "o", mfc="none", mec="black", ms=10, mew=1.4, label="published")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     drawing.save(figure, out, 120)

@@ -1,6 +1,6 @@
 """What is right in functions that are not: whole functions, their parts, and how they do in the first cases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lessons.lab import Case, Fault, Lab, Run
 
@@ -19,14 +19,23 @@ def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
 
 def parts_right(lab: Lab, run: Run, fault: Fault, right: Sequence[str]) -> dict[str, float]:
     """Return what is right in the functions that a run with a fault is for, as shares of the lab, by its name."""
-    parts = {part: (holds, len(of_one)) for function in _wrong(lab, run.case, right)
-             for of_one in [lab.parts.get(function, {})] for part, holds in of_one.items()}  # fmt: skip
-    shares = {
-        part: 1 / n / len(lab.functions) for part, (holds, n) in parts.items() if part in fault.right or holds(run)
-    }
-    if shares and len(shares) == len(parts):
+    shares: dict[str, float] = {}
+    n_parts = 0
+    for function in _wrong(lab, run.case, right):
+        parts = lab.parts.get(function, {})
+        n_parts += len(parts)
+        share = 1 / max(len(parts), 1) / len(lab.functions)
+        shares |= {part: share for part, holds in parts.items() if part in fault.right or _holds(holds, run)}
+    if shares and len(shares) == n_parts:
         shares.popitem()  # something is wrong, after all
     return shares
+
+
+def _holds(holds: Callable[[Run], bool], run: Run) -> bool:
+    try:
+        return holds(run)
+    except RuntimeError:  # of vectors that do not fit together: of other lengths, say
+        return False
 
 
 def best_of(lab: Lab, case: Case, right: Sequence[str], parts: Mapping[str, float]) -> dict[str, float]:

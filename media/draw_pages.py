@@ -119,7 +119,7 @@ def main() -> None:
             browser.frame()
             with write_atomically(PAGES / f"{name}.png") as unfinished:
                 unfinished.write_bytes(browser.element("section").screenshot_as_png)
-        browser.open(PAGES / "ring.html")
+        browser.open(PAGES / "ring.html", width=1120)  # README.md shows it 830 wide
         with write_atomically(PAGES.parent / "page.png") as unfinished:
             unfinished.write_bytes(browser.driver.get_screenshot_as_png())
 

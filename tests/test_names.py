@@ -109,7 +109,7 @@ def use_own_modules(folder: Path, python: Path, simulate: Command, train: Comman
     assert output_of(python, "own_loop.py", cwd=folder, **environment) == "alike\n"
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_users_modules_win_over_ours(tmp_path: Path) -> None:
     python = Path(sys.executable)
     scripts = ((python, ROOT / "simulate.py"), (python, ROOT / "train.py"))

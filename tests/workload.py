@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -88,19 +87,6 @@ class _Mortal(nn.Module):
 def mortal(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
     """Return a network with BatchNorm that kills the process of rank 2 in its fourth step, in each of its lives."""
     return nn.Sequential(_Mortal(), nn.Linear(input_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, n_classes))
-
-
-class _SlowToEvaluate(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training and multiprocessing.parent_process() is not None:
-            Path("/proc/self/comm").write_text("evaluating")  # the name of the process, for who waits for this
-            time.sleep(60)
-        return x
-
-
-def slow_to_evaluate(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    """Return a classifier whose evaluation, in a rank, takes a minute; the process is then called "evaluating"."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_classes), _SlowToEvaluate())
 
 
 def lazy(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:

@@ -93,7 +93,8 @@ def apply_is_right(run: Run) -> bool:
 
 def push_is_right(run: Run) -> bool:
     """Whether clients push each of their updates once, and nothing else."""
-    return _is_right(run, _explain_minus) and _is_right(run, _explain_pushes)
+    are_whole = all(vector.numel() == run.case.length for k in clients(run) for vector in _pushed(run, k))
+    return are_whole and _is_right(run, _explain_minus) and _is_right(run, _explain_pushes)
 
 
 def fetch_is_right(run: Run) -> bool:

@@ -24,7 +24,7 @@ BANDWIDTHS = [case for case, _ in bandwidths.cells()]
 Chooses = Callable[[dict[str, Any]], bool]
 TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Chooses]] = {  # and what is made again
     "winners": (winners, winners.POINTS, lambda one: one["ranks"] in (3, 8, 12) and one["bytes"] in (2**9, 2**17)),
-    "bandwidths": (bandwidths, BANDWIDTHS, lambda one: one in (BANDWIDTHS[1], BANDWIDTHS[4])),
+    "bandwidths": (bandwidths, BANDWIDTHS, lambda one: one == BANDWIDTHS[0]),
     "goodput": (goodput, goodput.POINTS, lambda one: tuple(one.values()) == (REPAIRS[-1], 4)),
     "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda one: one == async_local_sgd.POINTS[-12]),
     "codec_defaults": (codec_defaults, codec_defaults.CASES, lambda one: one == codec_defaults.CASES[0]),
@@ -153,6 +153,14 @@ def test_a_level_has_the_first_bandwidth_that_reaches_it(monkeypatch: pytest.Mon
     assert found() == [int((5 * level > bandwidths.GRID).sum()) for level in bandwidths.LEVELS]
     monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 70.0)
     assert found() == [0, *[len(bandwidths.GRID)] * 4], "none reaches the others"
+
+
+@pytest.mark.parametrize("method", ["DiLoCo", "4 bits"])
+def test_a_kept_bandwidth_is_the_first_that_is_enough(method: str) -> None:
+    kept = KEPT["bandwidths"].query("setting == 'fitted' and model == '1B' and percent == 90").set_index("method")
+    fitted, at = bandwidths.SETTINGS["fitted"], int(np.abs(bandwidths.GRID - kept["gbit"][method]).argmin())
+    below, enough = (bandwidths.utilisation(fitted, "1B", method, bandwidths.GRID[i]) for i in (at - 1, at))
+    assert below < 90 <= enough
 
 
 def test_bandwidths_are_near_the_published_ones() -> None:

@@ -139,6 +139,13 @@ def test_inputs_are_drawn_anew_for_every_check(lab: str) -> None:
 # Points, and hints of Python's own errors
 
 
+def test_pushes_of_another_length_are_no_part() -> None:
+    found = judge_changed(
+        "lost_updates", ("x - base, SERVER", "(x - base)[1:], SERVER"), ("x.add_(pushed)", "x[1:].add_(pushed)")
+    )
+    assert (found.right, found.points, [*found.parts]) == (False, 20, ["fetch"])
+
+
 def test_all_that_is_sent_to_one_rank_is_no_ring() -> None:
     found = judge_changed("ring", """def all_reduce(transport, vector):
     from strategies.collectives import naive_all_reduce

@@ -50,7 +50,6 @@ OFF = ["off", "single", "1", "1", "-", "2.00", "5.0", "-", "-", "-"]
     ("arguments", "rows"),
     [
         (["ps.1.json", "off.csv"], [[*PS, "yes"], [*OFF, "no"]]),
-        (["off.json", "ps.1.csv", "off.csv"], [[*OFF, "no"], [*PS, "yes"]]),
         (["ps*.json"], [[*PS, "yes"]]),
     ],
 )
@@ -61,11 +60,6 @@ def test_compare_prints_runs_in_the_order_given_without_empty_columns(
     assert cells(header) == HEADER
     assert [cells(line) for line in lines] == rows
     assert len({len(line) for line in (header, *lines)}) == 1
-
-
-def test_compare_needs_no_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "ps.1.json").unlink()
-    assert cells(printed(capsys, "ps.1.csv").splitlines()[1]) == PS
 
 
 def test_compare_shows_the_threads_and_the_options_that_differ(
@@ -86,12 +80,6 @@ def test_the_last_runs_are_those_that_ended_last(folder: Path, capsys: pytest.Ca
         write(folder, name, ended=ended)
     lines = printed(capsys, "[abc].json", "--last", "2").splitlines()
     assert [line.split()[0] for line in lines] == ["run", "b", "a"]
-
-
-def test_without_a_path_the_runs_are_those_in_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "results").mkdir()
-    write(folder / "results", "mine")
-    assert printed(capsys).splitlines()[1].startswith("mine ")
 
 
 def with_accuracy(folder: Path, name: str, accuracy: float, **options: Any) -> None:

@@ -38,10 +38,6 @@ def test_a_curve_counts_seconds_and_bytes_from_the_start(tmp_path: Path) -> None
     assert list(rows["loss"]) == pytest.approx([1 / 3, 1 / 6])
     assert math.isnan(rows["accuracy"][0])
     assert rows["accuracy"][1] == 75
-    table = parameter_server_table(1)
-    table.loc[table["rank"] == 1, ["train_loss", "samples"]] = [1.0, 30]
-    table.loc[table["rank"] == 2, ["train_loss", "samples"]] = [2.0, 10]
-    assert list(plot.curve(made(tmp_path, "more", table))["loss"]) == [1.25], "the mean over samples"
 
 
 def panels(*runs: Run) -> list[str]:
@@ -106,3 +102,35 @@ def test_runs_of_several_seeds_are_one_line_in_the_shade_of_their_range(tmp_path
     assert np.asarray(line.get_ydata()).tolist() == [75]
     assert set(np.asarray(shade.get_paths()[0].vertices)[:, 1].tolist()) == {70, 80}
     assert not plot.picture(runs[:1]).axes[0].collections, "one seed has no range"
+
+
+# Of a sweep
+
+NAMES = ["strategy", "parameters"]
+
+
+def sweep(**columns: Any) -> pd.DataFrame:
+    rows = [
+        {"strategy": strategy, "parameters": parameters, "workers": workers, "compute_s": 1.0}
+        | {name: value(strategy, parameters, workers) for name, value in columns.items()}
+        for strategy in ("server", "ring", "sharded")
+        for parameters in ("1e6", "1e8")
+        for workers in (1, 2, 4)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_lines_that_are_the_same_are_one_with_both_names(tmp_path: Path, drawn: list[Figure]) -> None:
+    def seconds(strategy: str, parameters: str, workers: int) -> float:
+        return float(parameters) * (workers if strategy == "server" else 1.0 + 0.001 * (strategy == "ring"))
+
+    plot.draw_sweep(sweep(seconds_a_step=seconds), NAMES, tmp_path / "a.png", "bandwidth 1gbit, latency 50us")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "server, 1e6", "server, 1e8", "ring and sharded, 1e6", "ring and sharded, 1e8", "mostly waiting",
+    ]  # fmt: skip
+    assert figure.axes[0].get_title() == "A step in virtual time\nbandwidth 1gbit, latency 50us"
+    styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()[:4]}
+    assert len(styles) == 4
+    assert (tmp_path / "a.png").exists()

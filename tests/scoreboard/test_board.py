@@ -59,6 +59,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda *given: said_by(lambda: scoreboard.main(["--results_dir=kept", *given]))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, tmp_path: Path) -> None:
     (tmp_path / "growing.py").write_text(EXAMPLE)
     code, text = said("growing:Growing")
@@ -243,9 +244,15 @@ def test_a_record_beats_every_other_entry(tmp_path: Path) -> None:
     assert rows[3].startswith("| [`old`](old.html) | [7](../old.py) | **4.045±0.030** |")
 
 
-# Sooner than in a record, so that the interrupt comes while the processes compute
-SHORT = "import sys; from gradwire.scoreboard import board, command; board.RECORD = board.Scale(9, 0.3); "
-SHORT += "sys.exit(command.main(sys.argv[1:]))"
+# Shorter than a record, so that the interrupt, which comes while a process computes, comes soon.
+SHORT = """
+import sys
+from functools import partial
+from gradwire.scoreboard import board, command
+board.RECORD, board.workers = board.Scale(9, 0.3), partial(board.workers, 1)
+if __name__ == "__main__":
+    sys.exit(command.main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.slow

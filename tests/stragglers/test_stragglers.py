@@ -76,3 +76,17 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
     with straggler(3.0, 0.0, 0, time).stretched():
         queued.append(2.0)
     assert time.slept == [4.0]
+
+
+def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> None:
+    whole = stretches(time, straggler(1.0, 0.5, 7, time), 4)
+    slow, taken = straggler(1.0, 0.5, 7, time), []
+    for _ in whole:
+        start = time.time
+        with slow.stretched():
+            for _ in range(4):
+                time.time += 0.5
+                with slow.interrupted():
+                    pass
+        taken.append((time.time - start) / 2)
+    assert taken == pytest.approx(whole)

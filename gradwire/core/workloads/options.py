@@ -27,7 +27,7 @@ class DataOptions:
     """Let torchvision download the data set if it is not there."""
     task: Named | None = None
     """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
-    (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/tasks.md. Default: what the data set is
+    (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/data.md. Default: what the data set is
     for."""
     train_size: int = option(0, least=0)
     """Use only this many training samples; 0: all."""

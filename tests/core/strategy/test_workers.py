@@ -102,7 +102,7 @@ def act(transport: Transport, kind: type[PushFetch], acts: list[Act]) -> list[tu
     return []
 
 
-ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=40)
+ACTS = st.lists(st.tuples(st.sampled_from(["push", "fetch"]), st.integers(1, 3)), max_size=15)
 
 
 @settings(max_examples=30)

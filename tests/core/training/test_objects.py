@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gradwire import Options, UsageError, run
-from gradwire.core.workloads.lookup import UserObject
+from gradwire.core.workloads.lookup import UserObject, import_user_object
 from strategies import RingAllReduce
 from tests import workload
 from tests.ranks import LIMIT
@@ -144,3 +144,10 @@ def test_an_optimizer_of_torch_is_taken_by_its_class() -> None:
 def test_what_is_no_function_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=f"^{told}"):
         Options(**options)
+
+
+def test_a_name_that_main_lacks_is_told() -> None:
+    with pytest.raises(
+        UsageError, match=r"^--model __main__:nowhere: this program has no nowhere; define it in a module"
+    ):
+        import_user_object("--model", "__main__:nowhere")

@@ -3,13 +3,17 @@
 import contextlib
 import io
 import os
+import shlex
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from gradwire.command_line import guarded
 from gradwire.core.records.interrupts import INTERRUPTS
+from tests.ranks import LIMIT
+from tests.runs import ROOT
 
 
 def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_code() -> None:
@@ -69,3 +73,28 @@ def test_a_closed_terminal_ends_a_run_but_for_nohup() -> None:
     assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 128 + signal.SIGHUP
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 0
+
+
+def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
+    done = []
+
+    def work() -> None:
+        print("some", flush=True)
+        done.append(True)
+
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        assert guarded(work) == 1
+    assert done == [True]
+    assert capfd.readouterr().err == (
+        "error: cannot write to standard output: No space left on device; files are complete\n"
+    )
+
+
+def test_closed_standard_streams_are_opened_before_another_file_takes_their_numbers() -> None:
+    script = (
+        "import os, sys; from gradwire.core.records.interrupts import open_standard_streams;"
+        " open_standard_streams(); print('x');"
+        "sys.exit(os.open('/dev/null', os.O_RDONLY) > 2 and os.get_inheritable(1))"
+    )
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", line], cwd=ROOT, timeout=LIMIT, check=False).returncode == 1

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from gradwire.clusters.remote import Remote
-from gradwire.core.transports.base import ANY, Transport
-from gradwire.core.transports.headers import Header, Kind, pack
+from gradwire.core.transports.base import ANY, PeerLost, Transport
+from gradwire.core.transports.headers import SIZE, Header, Kind, pack
 from gradwire.core.transports.messages import WaitTimeout
 from tests.core.transports.samples import MILLION, pair
 from tests.pools import NEEDS_MPI
@@ -89,3 +89,17 @@ def test_a_message_that_stalls_holds_up_no_other_sender() -> None:
 @pytest.mark.parametrize("kind", ["process_group", pytest.param("mpi", marks=NEEDS_MPI)])
 def test_a_rank_that_fails_is_lost_to_all(kind: str, src: int) -> None:
     assert run(kind, fail, 2, src)[0] == ["last", ("PeerLost", 1), ("PeerLost", 1)]
+
+
+def send_what_is_no_header(transport: Transport) -> object:
+    if transport.rank == 0:
+        dist.send(torch.full((SIZE,), 7, dtype=torch.uint8), 1, tag=0)
+        transport.timeout = 1.0  # rank 1 hears no goodbye any more
+        return None
+    with pytest.raises(PeerLost, match="lost rank 0: what it has sent is not the header of a message") as caught:
+        transport.recv(0, "x")
+    return caught.value.rank
+
+
+def test_what_is_no_header_is_refused_and_its_sender_named() -> None:
+    assert run("process_group", send_what_is_no_header, 2)[1] == 0

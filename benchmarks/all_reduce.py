@@ -39,8 +39,8 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Setup
 from strategies.all_reduce.choosing import FASTEST, choose
-from strategies.all_reduce.expected import all_reduces
 from strategies.all_reduce.halving_doubling import halving_doubling
+from strategies.all_reduce.predictions import all_reduces
 from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.collectives import gather_and_add, naive_all_reduce, ring_all_reduce
 

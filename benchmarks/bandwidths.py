@@ -94,7 +94,7 @@ def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int =
     same = period(options.strategy)
     cluster = ClusterOptions(compute=f"{compute}s", sharing="in_order")
     done = dry_run(options, cluster, n, same + 3, quiet=True, layers=layers)
-    return 100 * compute * same / max(one.ends[-1] - one.ends[-1 - same] for one in done.results)
+    return 100 * compute * same / max(result.ends[-1] - result.ends[-1 - same] for result in done.results)
 
 
 def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator[int]:

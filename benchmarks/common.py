@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from experiments.grid import made_by
 from gradwire.baselines.ring_all_reduce_builtin import join
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable, write_atomically
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import machine
@@ -44,7 +44,7 @@ class Settings:
             values, least = value if isinstance(value, tuple) else (value,), self.least.get(name, 1)
             require(len(set(values)) == len(values) > 0, f"--{name}: give at least one value, and each once")
             numbers = [one for one in values if type(one) in (int, float)]
-            require(all(one >= least for one in numbers), f"--{name}: must be at least {least:g}")
+            require(all(number >= least for number in numbers), f"--{name}: must be at least {least:g}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def require(condition: bool, message: str) -> None:
 
 def main(description: str, kind: type[Settings], measure: Measure) -> int:
     """Run one benchmark from its command line; return the exit code."""
-    return guarded(lambda: run(description, kind, measure, sys.argv[1:]))
+    return run_command(lambda: run(description, kind, measure, sys.argv[1:]))
 
 
 def run(description: str, kind: type[Settings], measure: Measure, arguments: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -48,8 +49,8 @@ class CompressionSettings(Settings):
     codecs: tuple[str, ...] = tuple(CODECS)
     """Which codecs."""
 
+    @override
     def check(self) -> None:
-        """See Settings."""
         super().check()
         require(all(n % ROWS == 0 for n in self.elements), f"--elements: give multiples of {ROWS}")
         require(set(self.codecs) <= set(CODECS), f"--codecs: there are {', '.join(CODECS)}")

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.accuracy import summary
 from experiments import drawing
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError, one_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
@@ -83,4 +83,4 @@ def _errors(axes: Axes, rows: pd.DataFrame, groups: list[str], colours: dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: draw(parse(sys.argv[1:], Settings, __doc__))))
+    sys.exit(run_command(lambda: draw(parse(sys.argv[1:], Settings, __doc__))))

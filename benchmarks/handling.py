@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from typing_extensions import override
+
 from benchmarks.accuracy import Clock, measure_kernel, of_a_step
 from benchmarks.common import Row, Settings, figures, main
 from benchmarks.points import BATCH, Point, build
@@ -32,8 +34,8 @@ NETWORK = "cnn"
 class WithoutPasses(Point):
     """A point at which nothing is computed but the update."""
 
+    @override
     def job(self, steps: int) -> StepsJob:
-        """See Point."""
         return StepsJob(self.options, Sizes(layout_of(build(self.network)).n), BATCH, steps)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.grid import ROOT
 from experiments.tables import markdown, replace_marked
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
 
@@ -163,4 +163,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "nothing was written"))
+    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "nothing was written"))

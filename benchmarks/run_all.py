@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.report import TABLE
 from experiments.grid import ROOT, hardware
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import now
 
@@ -42,4 +42,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "finished benchmarks are kept"))
+    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "finished benchmarks are kept"))

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments.grid import ROOT
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.scoreboard import board, game
 from gradwire.scoreboard import table as scoreboard
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 board.keep(facts | {"tuning": {"seed": SEED, "scores": tried}}, page, FOLDER)
                 tqdm.write(f"{name}\n{scoreboard.compared(facts, scoreboard.load(FOLDER))}")
 
-    return guarded(work, "the entries so far are kept; the same command goes on")
+    return run_command(work, "the entries so far are kept; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class GlooServer(Served):
             self.g_and_n.zero_()
             dist.reduce(self.g_and_n, SERVER)
             self.g.div_(self.n)
-            self.descent.step(self.g, int(self.n))
+            self.updater.step(self.g, int(self.n))
             dist.broadcast(self.replica.x, SERVER)
 
     finish = Strategy.finish  # nobody says goodbye to a server that knows how many steps there are
@@ -90,7 +90,7 @@ def block_of(
 
     def block() -> None:
         for _ in range(0 if serves else settings.steps):
-            replica.begin_piece(n, n * N, is_last=True)
+            replica.begin_microbatch(n, n * N, is_last=True)
             strategy.begin_step(n)
             with phase("forward"):
                 loss = F.cross_entropy(replica.module(x).flatten(0, -2), y.flatten())

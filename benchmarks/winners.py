@@ -24,9 +24,9 @@ from gradwire.options import Options
 from gradwire.virtual_time.cluster import NetworkOptions
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Network
-from strategies.all_reduce import expected
+from strategies.all_reduce import predictions
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.all_reduce.expected import candidates
+from strategies.all_reduce.predictions import candidates
 
 OUT, PICTURE = KEPT / "winners.csv", ROOT / "media" / "winners.png"
 TIE = 1e-3
@@ -78,16 +78,16 @@ def simulate(strategy: AllReduceSGD, network: Network, nbytes: int) -> float:
     return max(VirtualTime(network, lambda *_: 0.0, compute=False).launch(be, network.world_size, device="meta"))
 
 
-def expect(strategy: AllReduceSGD, network: Network, nbytes: float) -> float:
+def predict_all_reduce(strategy: AllReduceSGD, network: Network, nbytes: float) -> float:
     """Return the same in closed form, or by the clock where there is none."""
     assert network.rates is not None
-    found = expected.expect(strategy, network.world_size, nbytes, network.rates)
+    found = predictions.predict_all_reduce(strategy, network.world_size, nbytes, network.rates)
     return simulate(strategy, network, round(nbytes)) if found is None else found
 
 
 def choose(network: Network, nbytes: float) -> str:
     """Return the name of the fastest by the closed forms, and by the clock where there is none."""
-    found = {one.name: expect(one, network, nbytes) for one in all_reduces(network, nbytes)}
+    found = {reduce.name: predict_all_reduce(reduce, network, nbytes) for reduce in all_reduces(network, nbytes)}
     return min(found, key=found.__getitem__)
 
 
@@ -102,7 +102,7 @@ def borders(place: str, ranks: Iterable[int]) -> Iterator[tuple[int, float]]:
 def compare(network: str, ranks: int, bytes: int) -> dict[str, Any]:
     """Return the row of one point."""
     between = network_of(network, ranks)
-    found = {one.name: simulate(one, between, bytes) for one in all_reduces(between, bytes)}
+    found = {reduce.name: simulate(reduce, between, bytes) for reduce in all_reduces(between, bytes)}
     least, chosen = min(found.values()), choose(between, bytes)
     fastest = next(one for one, seconds in found.items() if seconds <= least * (1 + TIE))
     point = {"network": network, "ranks": ranks, "bytes": bytes, "fastest": fastest, "chosen": chosen}
@@ -121,9 +121,9 @@ def summary(table: pd.DataFrame) -> str:
     for name, of in table.groupby("network", sort=False):
         right = int((~missed(of)).sum())
         lines.append(f"{name}: they agree at {right} of {len(of)} points, {100 * right / len(of):.1f} %")
-        for one in of[missed(of)].itertuples():
-            slower = f"{one.chosen}, {one.slower_percent:.1f} % slower than {one.fastest}"
-            lines.append(f"  {one.ranks} ranks, {one.bytes} bytes: {slower}")
+        for row in of[missed(of)].itertuples():
+            slower = f"{row.chosen}, {row.slower_percent:.1f} % slower than {row.fastest}"
+            lines.append(f"  {row.ranks} ranks, {row.bytes} bytes: {slower}")
     return "\n".join(lines)
 
 

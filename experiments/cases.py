@@ -108,13 +108,14 @@ class Comparison(Measured):
         return options | {"strategy": one.strategy.name, "model": LABELS[str(one.model)]}
 
 
-def _options(one: Setup, seed: int) -> Options:
-    size = one.train_size or "all"
+def _options(setup: Setup, seed: int) -> Options:
+    size = setup.train_size or "all"
     return Options(
-        strategy=strategy_class(one.strategy)(), n_gpus=one.n_gpus, model=MODELS[one.model], dataset="fashion_mnist",
-        train_size=one.train_size, global_batch_size=one.global_batch_size, lr=0.02, momentum=0.9, seed=seed,
-        epochs=_EPOCHS_OF_SIZE.get(one.train_size, EPOCHS[one.model]),
-        run_name=f"{one.model}-{one.strategy}-{one.n_gpus}-b{one.global_batch_size}-{size}-s{seed}",
+        strategy=strategy_class(setup.strategy)(), n_gpus=setup.n_gpus, model=MODELS[setup.model],
+        dataset="fashion_mnist", train_size=setup.train_size, global_batch_size=setup.global_batch_size,
+        lr=0.02, momentum=0.9, seed=seed,
+        epochs=_EPOCHS_OF_SIZE.get(setup.train_size, EPOCHS[setup.model]),
+        run_name=f"{setup.model}-{setup.strategy}-{setup.n_gpus}-b{setup.global_batch_size}-{size}-s{seed}",
     )  # fmt: skip
 
 
@@ -169,14 +170,14 @@ class Family(Measured):
         for part in SLOW for server in (FAMILY_SERVERS if part in OF_ALL else SYNCHRONOUS)
     ]  # fmt: skip
 
-    def like(self, one: Options) -> str:
+    def like(self, options: Options) -> str:
         """Return which of FAMILY_SERVERS a run has."""
-        return str(one.run_name).split("-")[1]
+        return str(options.run_name).split("-")[1]
 
-    def about(self, one: Options) -> dict[str, Any]:
+    def about(self, options: Options) -> dict[str, Any]:
         """Return what a run is called in tables: its part, server, learning rate and seed."""
-        part, server, *_ = str(one.run_name).split("-")
-        return {"part": part, "server": server, "lr": one.lr, "seed": one.seed}
+        part, server, *_ = str(options.run_name).split("-")
+        return {"part": part, "server": server, "lr": options.lr, "seed": options.seed}
 
     def tuned(self, kept: Runs) -> dict[str, float]:
         """Return each server's learning rate."""
@@ -186,7 +187,7 @@ class Family(Measured):
         """Return the grid as measured: server, lr, seed, and accuracy, which is NaN where the run diverged."""
         reached = kept.table.dropna(subset="test_accuracy").groupby("run")["test_accuracy"].last()
         runs = self.grid()[:-1]
-        rows = [(self.like(one), one.lr, one.seed, reached.get(str(one.run_name), 0.0)) for one in runs]
+        rows = [(self.like(run), run.lr, run.seed, reached.get(str(run.run_name), 0.0)) for run in runs]
         table = pd.DataFrame(rows, columns=["server", "lr", "seed", "accuracy"])
         return table.assign(accuracy=table["accuracy"].where(table["accuracy"] > GUESSING))
 

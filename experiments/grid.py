@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import AnyPath, check_writable_by, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.machine import git_commit, machine
@@ -195,7 +195,7 @@ def main(
         parse(sys.argv[1:], NoOptions, description or "")
         fill(Table(out, list(cases[0]), options), cases, make, show)
 
-    return guarded(work, FINISHED)
+    return run_command(work, FINISHED)
 
 
 def fill(
@@ -256,7 +256,7 @@ class Experiment(ABC):
         return [replace(one, lr=rates[self.like(one)]) if rates else one for one in self._sized(self.shown)]
 
     def _sized(self, runs: Sequence[Any]) -> list[Any]:
-        return [small for one in runs if (small := self.small(one) if self.quick else one) is not None]
+        return [small for run in runs if (small := self.small(run) if self.quick else run) is not None]
 
     @abstractmethod
     def open(self, folder: Path) -> Any:
@@ -271,5 +271,5 @@ class Experiment(ABC):
         kept = self.open(folder)
         absent = [one for one in self.grid() if not kept.has(one)]
         if not absent:
-            absent = [one for one in self.finals(self.tuned(kept)) if not kept.has(one)]
+            absent = [final for final in self.finals(self.tuned(kept)) if not kept.has(final)]
         return [*(str(one.run_name) for one in absent), *(name for name in self.files if not (folder / name).exists())]

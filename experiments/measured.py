@@ -108,9 +108,9 @@ def _measured(names: Sequence[str], where: Path) -> dict[str, Any]:
         if len({str((entry["machine"], entry["options"]["device"])) for entry in (metadata | here).values()}) > 1:
             alike = ", ".join(names[: names.index(name) + 1])
             raise UsageError(f"{where}: the runs of {alike} were not made alike; delete one, make it again")
-        for one in experiment.finals(experiment.tuned(store)):
-            if one.run_name not in metadata and not str(one.run_name).startswith(TIMELINE):
-                parts.append(_tables_of(store, str(one.run_name), one.strategy, experiment.about(one)))
+        for final in experiment.finals(experiment.tuned(store)):
+            if final.run_name not in metadata and not str(final.run_name).startswith(TIMELINE):
+                parts.append(_tables_of(store, str(final.run_name), final.strategy, experiment.about(final)))
         metadata |= here
     tables = {kind: pd.concat([part[kind] for part in parts], ignore_index=True) for kind in parts[0]}
     return {**tables, "metadata": metadata}

@@ -107,7 +107,7 @@ class Measured(Experiment):
     seeds: tuple[int, ...] = (0,)  # of quick runs
 
     @abstractmethod
-    def about(self, one: Options) -> dict[str, Any]:
+    def about(self, options: Options) -> dict[str, Any]:
         """Return what a run is called in tables: columns and their values."""
 
     def open(self, folder: Path) -> Runs:
@@ -116,14 +116,15 @@ class Measured(Experiment):
         kept.facts.setdefault("machine", machine())
         return kept
 
-    def small(self, one: Options) -> Options | None:
+    def small(self, options: Options) -> Options | None:
         """Return the run on digits, in steps so many or so long that a network learns something."""
-        if one.seed not in self.seeds:
+        if options.seed not in self.seeds:
             return None
         return replace(
-            one, dataset="digits", model=_QUICK_MODELS.get(one.model, one.model), epochs=2 * one.epochs,
-            train_size=_QUICK_SIZES.get(one.train_size, one.train_size), lr=one.lr * (5 if one.momentum else 1),
-            run_name=f"{one.run_name}-quick",  # so that no quick run is ever taken for a long one
+            options, dataset="digits", model=_QUICK_MODELS.get(options.model, options.model), epochs=2 * options.epochs,
+            train_size=_QUICK_SIZES.get(options.train_size, options.train_size),
+            lr=options.lr * (5 if options.momentum else 1),
+            run_name=f"{options.run_name}-quick",  # so that no quick run is ever taken for a long one
         )  # fmt: skip
 
     def results(self, kept: Runs, runs: list[Options], common: dict[str, Any]) -> Iterator[tuple[Options, Any]]:
@@ -132,24 +133,24 @@ class Measured(Experiment):
             yield one, attempt(partial(_make, replace(one, **common), kept))
 
 
-def _make(one: Options, kept: Runs) -> Result:
+def _make(options: Options, kept: Runs) -> Result:
     """Make one run. That a learning rate of the grid diverges is a result. Raises RunFailed, UsageError, OSError."""
-    name, path = str(one.run_name), Path(one.results_dir) / str(one.run_name)
+    name, path = str(options.run_name), Path(options.results_dir) / str(options.run_name)
     try:
-        run(one, quiet=True)
+        run(options, quiet=True)
         said = files.load_metadata(f"{path}.json")
         if name.startswith(TIMELINE):
             with write_atomically(kept.events_of(name)) as temporary:
                 shutil.copy(f"{path}{files.EVENTS_SUFFIX}", temporary)
-        if one.events and one.strategy.traits.asynchronous and not name.startswith(TUNING):
+        if options.events and options.strategy.traits.asynchronous and not name.startswith(TUNING):
             said[STALENESS] = histogram(files.load_events(path)).astype("int64").to_numpy().tolist()
         return files.load_table(f"{path}.csv"), said
     except RunFailed as error:
         if not name.startswith(TUNING) or not diverged(error):
             raise
-        return pd.DataFrame(), {"options": one.recorded(), "git_commit": git_commit(), DIVERGED: str(error)}
+        return pd.DataFrame(), {"options": options.recorded(), "git_commit": git_commit(), DIVERGED: str(error)}
     finally:
-        shutil.rmtree(one.results_dir, ignore_errors=True)
+        shutil.rmtree(options.results_dir, ignore_errors=True)
 
 
 def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:

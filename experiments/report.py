@@ -38,7 +38,7 @@ from experiments.grid import KEPT, ROOT
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE, Results, comparison
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError
 from media import draw_ring
@@ -141,4 +141,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), FINISHED))
+    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), FINISHED))

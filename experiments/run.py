@@ -35,7 +35,7 @@ from experiments.real import Runs
 from experiments.text_cases import SELDOM, TEXT
 from experiments.virtual_cases import CODED, METHODS
 from gradwire import Options
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
@@ -96,7 +96,7 @@ def main(settings: Settings) -> None:
             having = next((other for other in measured if other.has(one)), None)
             if having is not None and not store.has(one):
                 store.add(one, (having.rows(str(one.run_name)), having.runs[str(one.run_name)]))
-        lacking = [one for one in runs if not store.has(one)]
+        lacking = [run for run in runs if not store.has(run)]
         count.there += len(runs) - len(lacking)
         jobs = experiment.results(store, lacking, common)
         count.collect(((str(one.run_name), partial(store.add, one), result) for one, result in jobs), len(lacking))
@@ -118,4 +118,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main(parse(sys.argv[1:], Settings, __doc__)), FINISHED))
+    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), FINISHED))

@@ -148,14 +148,14 @@ class Simulated(Experiment):
         """Return the seconds of the phases of a step as they were timed; None: the machines say them."""
         return None
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs of the grid a run has the learning rate: where, name and workers."""
-        return one.where, one.name, one.workers
+        return case.where, case.name, case.workers
 
-    def small(self, one: Case) -> Case | None:
+    def small(self, case: Case) -> Case | None:
         """Return the run, whose size is that of all, if it is made at all."""
-        few = one.seed <= 1 and one.workers <= 16
-        return one if few and (one.question != GRID or one.lr == self.rates[len(self.rates) // 2]) else None
+        few = case.seed <= 1 and case.workers <= 16
+        return case if few and (case.question != GRID or case.lr == self.rates[len(self.rates) // 2]) else None
 
     def open(self, folder: Path) -> Rows:
         """Return what is kept. Raises UsageError if it is damaged or of another size."""

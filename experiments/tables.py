@@ -104,8 +104,8 @@ def grid(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] 
     best = {key: one["lr"].iloc[0] for key, one in by_score(rows).groupby(list(by))}
     score = score_of(rows)
 
-    def cell(one: pd.DataFrame) -> str:
-        (run,) = one.to_dict("records")
+    def cell(frame: pd.DataFrame) -> str:
+        (run,) = frame.to_dict("records")
         key = tuple(run[name] for name in by)
         star = "*" if run["lr"] == (chosen[key[0]] if chosen else best[key]) else " "
         return "diverged " if pd.isna(run[score]) else f"{run[score] * (100 if score == ACCURACY else 1):.2f}{star}"
@@ -150,7 +150,9 @@ def _mb(runs: pd.DataFrame) -> str:
 
 def phases(results: Results, setups: Iterable[Setup]) -> Table:
     """Return the seconds of an epoch in each phase, a row for each role of a setup."""
-    rows = pd.concat([pick(results.phases, one).assign(network=one.model.upper(), ranks=one.ranks) for one in setups])
+    rows = pd.concat(
+        [pick(results.phases, setup).assign(network=setup.model.upper(), ranks=setup.ranks) for setup in setups]
+    )
     timed = [phase for phase in PHASES if rows[f"{phase}_s"].notna().any()]
     by = {"network": "network", "strategy": "strategy", "ranks": "ranks", "role": "role"}
     return grouped(rows, by, {phase: _mean(f"{phase}_s", 2) for phase in timed})
@@ -244,8 +246,11 @@ def by_density(methods: Rows) -> pd.DataFrame:
 def on_text(rows: Rows) -> Table:
     """Return bits per character and seconds of all strategies at each bandwidth."""
     networks = networks_of(rows)
-    cells = {"rate": _rate, **_where("gbit", {f"bits, {rate_of(one)}": one for one in networks}, _spread(BITS, 3))}
-    cells |= _where("gbit", {f"s, {rate_of(one)}": one for one in networks}, _mean("seconds", 1))
+    cells = {
+        "rate": _rate,
+        **_where("gbit", {f"bits, {rate_of(network)}": network for network in networks}, _spread(BITS, 3)),
+    }
+    cells |= _where("gbit", {f"s, {rate_of(network)}": network for network in networks}, _mean("seconds", 1))
     cells |= {"MB sent": _mean("mb", 0), "staleness": _mean("staleness", 1)}
     return grouped(pd.concat([at(rows, gbit) for gbit in networks]), {"name": "strategy"}, cells)
 

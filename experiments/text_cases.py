@@ -89,10 +89,10 @@ class LanguageModel(Simulated):
         *(Case(SPEED, name, n, 0, seed, 0, REAL) for seed, (name, n) in product(range(1, 6), WITH_TWO.items())),
     ]  # fmt: skip
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: the server's if it takes the same steps."""
-        alike = one.where == REAL or one.name in (*ALIKE, ONE_PROCESS)
-        return VIRTUAL, "server" if alike else one.name, WORKERS
+        alike = case.where == REAL or case.name in (*ALIKE, ONE_PROCESS)
+        return VIRTUAL, "server" if alike else case.name, WORKERS
 
     def machines(self, case: Case) -> ClusterOptions:
         """Return the cluster of a run; one process computes what all workers do."""
@@ -121,9 +121,9 @@ class LowCommunication(LanguageModel):
     shown = [Case("final", name, WORKERS, 0, seed, gbit) for seed, name, gbit in product(SEEDS, OF_SELDOM, NETWORKS)
              if gbit == NETWORKS[0] or depends_on_time(name) or seed == SEEDS[0]]  # fmt: skip
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: its own."""
-        return Simulated.like(self, one)
+        return Simulated.like(self, case)
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""

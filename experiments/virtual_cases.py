@@ -63,9 +63,9 @@ class Cluster(Simulated):
         *(Case("racks", name, FEW, 0, SEEDS[0], GBIT[0], racks=n, uplink=uplink) for name, (n, uplink) in racks),
     ]  # fmt: skip
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: with a backup worker those of the server."""
-        return VIRTUAL, "server" if one.name == "backup" else one.name, one.workers
+        return VIRTUAL, "server" if case.name == "backup" else case.name, case.workers
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
         """Return the options of a run."""
@@ -122,9 +122,9 @@ class Compression(Simulated):
                       for (question, n), one, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
         self.shown = list(dict.fromkeys(cases))
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate."""
-        return VIRTUAL, one.name, _workers(one.name)
+        return VIRTUAL, case.name, _workers(case.name)
 
     def _strategy(self, case: Case) -> Strategy:
         if case.name in (ONE_PROCESS, ONE_WORKER):
@@ -235,12 +235,12 @@ class WholeFamily(Simulated):
         *(Case("lost", "Hogwild", n, 0, seed, 0, REAL) for n, seed in product((1, 2, 4), SEEDS)),
     ]  # fmt: skip
 
-    def like(self, one: Case) -> tuple[str, str, int]:
+    def like(self, case: Case) -> tuple[str, str, int]:
         """Return of which runs it has the rate: those that are ALIKE that of the server, Hogwild that of 4 ranks."""
-        name = "server" if one.name in ALIKE else one.name
-        if one.question == "axis":  # with the bound 0 a server is synchronous
-            name = "local SGD, every 5" if one.name == LOCAL_STEPS else "asynchronous" if one.value else "server"
-        return one.where, name, RANKS if one.where == REAL else one.workers
+        name = "server" if case.name in ALIKE else case.name
+        if case.question == "axis":  # with the bound 0 a server is synchronous
+            name = "local SGD, every 5" if case.name == LOCAL_STEPS else "asynchronous" if case.value else "server"
+        return case.where, name, RANKS if case.where == REAL else case.workers
 
     def _strategy(self, case: Case) -> Strategy:
         if case.name == LOCAL_STEPS:

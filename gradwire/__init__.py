@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gradwire.core.transports.base import ANY as ANY
     from gradwire.core.transports.base import Transport as Transport
     from gradwire.core.transports.base import Work as Work
-    from gradwire.every_order.contributions import find_fault as find_fault
+    from gradwire.every_order.contributions import check_all_reduce as check_all_reduce
     from gradwire.every_order.explore import explore as explore
     from gradwire.every_order.runs import Case as Case
     from gradwire.every_order.runs import run_once as run_once
@@ -127,7 +127,7 @@ _HOME = {
         "Transport",
         "Work",
     ),
-    "gradwire.every_order.contributions": ("find_fault",),
+    "gradwire.every_order.contributions": ("check_all_reduce",),
     "gradwire.every_order.explore": ("explore",),
     "gradwire.every_order.runs": (
         "Case",
@@ -151,7 +151,11 @@ _TRAINS = ("Options", "WorkerOptimizer", "run")
 __all__ = [name for names in _HOME.values() for name in names]
 
 
+_FORMER = {"find_fault": "check_all_reduce"}
+
+
 def __getattr__(name: str) -> Any:
+    name = _FORMER.get(name, name)
     for module, names in _HOME.items():
         if name in names:
             if name in _TRAINS:  # ranks find loaded what they import

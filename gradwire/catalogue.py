@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable
 
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.forms import describe
+from gradwire.core.strategy.cost_model import describe
 from gradwire.options import Options
 from gradwire.strategies import GROUPS
 

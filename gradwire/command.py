@@ -138,13 +138,13 @@ def _before_training(arguments: Sequence[str]) -> int | None:
     from gradwire.core.records.errors import RunFailed, UsageError
     from gradwire.core.records.interrupts import interrupts_wait
     from gradwire.early_arguments import check_names, listed
-    from gradwire.ending import end_while_loading, guarded
+    from gradwire.ending import end_while_loading, run_command
 
     end_while_loading(_NOTHING, remove_folder)
     try:
         check_names(arguments)
         if list(arguments) == ["--list"] and listed():
-            return guarded(lambda: print(listed()))
+            return run_command(lambda: print(listed()))
         if {"-h", "--help"} & set(arguments):
             return None  # no rank is started
         preload("gradwire.preload")

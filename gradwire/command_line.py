@@ -31,10 +31,10 @@ from tyro.conf import OmitArgPrefixes, arg
 from gradwire.arguments import read_options, value_of
 from gradwire.core.records.errors import UsageError, nearest
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.forms import describe
+from gradwire.core.strategy.cost_model import describe
 from gradwire.core.training.run import run
 from gradwire.early_arguments import listed
-from gradwire.ending import guarded as guarded
+from gradwire.ending import run_command as run_command
 from gradwire.names import class_of, default_name, owners_of
 from gradwire.options import Options, option_names
 from gradwire.short_help import FIRST, help_of, is_asked_for, short_help
@@ -64,7 +64,7 @@ def main(
         else:
             run(parse_run(given, builtin, description))
 
-    if code := guarded(work):
+    if code := run_command(work):
         for wing in WINGS:
             wing.fail(code)
     return code
@@ -205,7 +205,11 @@ def _about(default: Options) -> str:
 
 
 def _names_given(arguments: Sequence[str]) -> list[str]:
-    return [one.split("=")[0].removeprefix("--").replace("-", "_") for one in arguments if one.startswith("--")]
+    return [
+        argument.split("=")[0].removeprefix("--").replace("-", "_")
+        for argument in arguments
+        if argument.startswith("--")
+    ]
 
 
 def parse(arguments: Sequence[str], kind: type[T], description: str) -> T:

@@ -108,7 +108,7 @@ def exit_code_of(output: Output, code: int) -> int:
     return 128 + signal.SIGPIPE if output.unread and code == 0 else code
 
 
-def guarded(work: Callable[[], object], kept: str | None = None) -> int:
+def run_command(work: Callable[[], object], kept: str | None = None) -> int:
     """Call `work` and return the exit code; what goes wrong becomes one line.
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.

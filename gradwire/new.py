@@ -21,7 +21,7 @@ import tyro
 from gradwire.arguments import read_options
 from gradwire.core.records.atomic import write_together
 from gradwire.core.records.errors import UsageError, one_of
-from gradwire.ending import guarded
+from gradwire.ending import run_command
 from gradwire.strategies import FAMILIES
 from gradwire.strategies import HOMES as STRATEGIES
 
@@ -110,4 +110,4 @@ def files(settings: Settings) -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write what the command line asks for; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda: write(read_options(given, Settings, str(__doc__))))
+    return run_command(lambda: write(read_options(given, Settings, str(__doc__))))

@@ -65,7 +65,7 @@ class _Alias(Loader):
 if TYPE_CHECKING:
     from strategies import *  # noqa: F403
     from strategies import collectives as collectives
-    from strategies.all_reduce import expected as expected
+    from strategies.all_reduce import predictions as predictions
 elif _is_ours(find_spec("strategies")):
     import strategies
 
@@ -81,4 +81,4 @@ else:
     __path__ = __spec__.submodule_search_locations = [str(FOLDER)]
     exec(_Renamed(__name__, str(FOLDER / "__init__.py")).get_code(__name__), globals())
     from gradwire.strategies import collectives as collectives
-    from gradwire.strategies.all_reduce import expected as expected
+    from gradwire.strategies.all_reduce import predictions as predictions

@@ -26,12 +26,12 @@ from torch import nn
 
 from gradwire.core.records.errors import UsageError, in_python
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import OptimizerFactory
-from gradwire.core.strategy.kept import random_state, set_random_state
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.state import random_state, set_random_state
+from gradwire.core.strategy.updater import Schedule
 from gradwire.core.transports.base import Transport
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
     with the shapes of the model's; in `by_name(function)` the function gets pairs of a name and such a tensor.
 
     All ranks make it, with a model of the same layout on the transport's device. As in DistributedDataParallel, all get
-    the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Descent`. `codec`: what the gradients
+    the whole state of rank 0's module. `optimizer`, `clip_norm`, `schedule`: see `Updater`. `codec`: what the gradients
     are sent by; `scope` and `momentum`: see `Setting`; with a codec that carries the momentum, the optimizer runs
     without. `seed`: of what the codec and the strategy draw. `state`: what `state_dict` returned, to continue from
     there. Raises UsageError, PeerLost, WaitTimeout.
@@ -90,14 +90,14 @@ class WorkerOptimizer(torch.optim.Optimizer):
         if state:
             set_random_state(state, transport.device)
         self._unchangeable, self._complete = "", False
-        descent, groups = self.strategy.descent, []
-        for group in descent.optimizer.param_groups:
+        updater, groups = self.strategy.updater, []
+        for group in updater.optimizer.param_groups:
             parameters = self.replica.parameters
-            if not descent.is_flat:
-                of_model = dict(zip(descent.parameters, parameters, strict=True))
+            if not updater.is_flat:
+                of_model = dict(zip(updater.parameters, parameters, strict=True))
                 parameters = [of_model[p] for p in group["params"]]
             groups.append(_options(group) | {"params": parameters})
-        super().__init__(groups, descent.optimizer.defaults)
+        super().__init__(groups, updater.optimizer.defaults)
         self._complete = True
         if self.strategy.traits.server_updates:
             self._unchangeable = (
@@ -183,7 +183,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
     def _pass_options_on(self) -> None:
         """Give the optimizer that makes the updates the options that a scheduler may have changed."""
         if not self._unchangeable:
-            for group, made in zip(self._groups, self.strategy.descent.optimizer.param_groups, strict=True):
+            for group, made in zip(self._groups, self.strategy.updater.optimizer.param_groups, strict=True):
                 made.update(_options(group))
 
     def _end_epoch(self) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from lessons.check import find_lab
 from lessons.release import copy_course, write_folder
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_folder(f"autograder_{lab}", write)
         print(f"{shutil.make_archive(f'autograder_{lab}', 'zip', f'autograder_{lab}')}: upload it as the autograder")
 
-    return guarded(work)
+    return run_command(work)
 
 
 if __name__ == "__main__":

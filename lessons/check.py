@@ -42,7 +42,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_line
 from lessons.judge import REFERENCES, Game
@@ -112,7 +112,7 @@ def judge(lab: Lab, source: Source, tell: Callable[[str], None] = lambda text: N
         begun = best_of(lab, run.case, right, parts)
         return Report(lab, fault.kind, verdict, (), run, reference, printed, right, begun)
     figures = lab.figures(run, reference)
-    missed = [one for one in figures if not one.is_best]
+    missed = [figure for figure in figures if not figure.is_best]
     kind, verdict = "right", "right, and as good as is known"
     if missed:
         other = lab.is_other(run)
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(settings, report)
         right = report.right
 
-    return guarded(work, "nothing was written") or (0 if right else 1)
+    return run_command(work, "nothing was written") or (0 if right else 1)
 
 
 def check_outputs(settings: Settings) -> None:

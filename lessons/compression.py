@@ -65,5 +65,5 @@ class Mine(Strategy):
         if not self.feedback:
             self.residual.zero_()
         mean = self.exchange(self.transport, g, self.residual, max(1, int(self.density * len(g))))
-        self.descent.step(mean, n_samples * self.transport.world_size)
+        self.updater.step(mean, n_samples * self.transport.world_size)
         self.replica.zero_grad()

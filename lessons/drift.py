@@ -92,7 +92,7 @@ def measure(plan: Plan, one_process: OneProcess, average: Average, verify: Verif
     ranks = launch(be, len(plan[0]))
     tolerance = TOLERANCE if dtype == torch.float32 else TOLERANCE**2
     drift = Drift([], [], ranks[0].accuracy())
-    for right, *xs in zip(alone.xs, *(one.xs for one in ranks), strict=True):
+    for right, *xs in zip(alone.xs, *(rank.xs for rank in ranks), strict=True):
         drift.distances.append(max(float((x - right).abs().max()) for x in xs) / float(right.abs().max()))
         drift.verified.append(verify(xs, right, tolerance))
     return drift

@@ -79,5 +79,5 @@ class Mine(BackupWorkers):
 
     def serve(self) -> None:
         """Make the steps of an epoch, as if every gradient were of one sample."""
-        W, t = len(self.transport.peers), self.descent.version
-        self.collect_all(self.transport, self.replica.x, lambda g: self.descent.step(g, W), t, self.n_backup)
+        W, t = len(self.transport.peers), self.updater.version
+        self.collect_all(self.transport, self.replica.x, lambda g: self.updater.step(g, W), t, self.n_backup)

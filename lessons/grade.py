@@ -32,7 +32,7 @@ import torch
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, check_writable, write_atomically, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, between, one_line
 from lessons.check import SOLUTIONS, check_file, find_lab
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             raise RunFailed(f"{error.filename or settings.csv}: {error.strerror or error}") from error
 
-    return guarded(work, "verdicts are kept; the same command continues") or int("failed" in kinds)
+    return run_command(work, "verdicts are kept; the same command continues") or int("failed" in kinds)
 
 
 def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
@@ -212,7 +212,9 @@ def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
 def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[Lab]) -> list[Verdict]:
     """Judge what has no verdict yet, write the grades, and return all verdicts."""
     (table, page, kept), verdicts = settings.written, dict[Task, Verdict]()
-    tasks = [Task(lab, one, kept / f"{key_of(lab, one)}.json") for one in submissions for lab in labs]
+    tasks = [
+        Task(lab, submission, kept / f"{key_of(lab, submission)}.json") for submission in submissions for lab in labs
+    ]
     are_safe = landlock_version() > 0
     if are_safe:
         verdicts = {task: Verdict(*json.loads(task.kept.read_text())) for task in tasks if task.kept.exists()}

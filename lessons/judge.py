@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from greenlet import GreenletExit
+from typing_extensions import override
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
@@ -147,7 +148,7 @@ def _bits(vector: torch.Tensor) -> torch.Tensor:
 
 
 def _check_tags(tags: tuple[Any, ...]) -> None:
-    if not tags or not all(isinstance(one, str) for one in tags):
+    if not tags or not all(isinstance(tag, str) for tag in tags):
         raise TypeError(f"the tag of a message is a string, such as 'chunk', or several in a tuple, and not {tags!r}")
 
 
@@ -256,12 +257,12 @@ class _OnTheWay(Work):
         self._transport, self._message = transport, message
 
     @property
+    @override
     def done(self) -> bool:
-        """See Work."""
         return self._message.released
 
+    @override
     def wait(self) -> None:
-        """See Work."""
         transport, message, to_be_read = self._transport, self._message, self._transport._game.to_be_read
         transport.look()
         while not message.released:

@@ -71,16 +71,16 @@ class Mine(param_server.Mine):
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); push, and fetch if it is time to."""
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
         self.replica.zero_grad()
         self.n += n_samples
         self.push(self.transport, self.replica.x, self.base)
-        if self.descent.version % self.n_fetch == 0:
+        if self.updater.version % self.n_fetch == 0:
             self.fetch(self.transport, self.replica.x, self.base)
 
     def serve(self) -> None:
         """Serve until all workers have taken their steps of the epoch, and said on how many samples."""
-        self.descent.count(serve(self.transport, self.replica.x, self.apply))
+        self.updater.count(serve(self.transport, self.replica.x, self.apply))
 
     def finish(self) -> None:
         """Worker: say goodbye. All: take the server's x."""

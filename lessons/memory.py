@@ -13,7 +13,7 @@ import torch
 
 from gradwire.core.transports.base import Transport
 from gradwire.sharding import blocks
-from gradwire.sharding.passes import take_gradients
+from gradwire.sharding.passes import pop_gradients
 from strategies import FullySharded
 
 
@@ -78,11 +78,11 @@ class Mine(FullySharded):
             with self.transport.recorder.holding("gathered parameters"):
                 self.gather_block(self.transport, mine := self.mine[block])
             assert mine.parameters is not None, "the check has seen it"
-            self.give(block, mine.parameters)
+            self.bind(block, mine.parameters)
 
-    def free(self, block: blocks.Block) -> None:
+    def unbind(self, block: blocks.Block) -> None:
         """Forget the block's parameters."""
-        super().free(block)
+        super().unbind(block)
         self.free_block(self.mine[block])
 
     def reduce(self, block: blocks.Block, n: int) -> None:
@@ -90,7 +90,7 @@ class Mine(FullySharded):
         mine, self.total = self.mine[block], n * self.transport.world_size
         with self.transport.recorder.holding("gradients"):
             mine.gradients = self.x.new_empty(block.n)
-            take_gradients(self.replica, block, mine.gradients)
+            pop_gradients(self.replica, block, mine.gradients)
             self.reduce_block(self.transport, mine)
         assert mine.own_gradients is not None, "the check has seen it"
         self.g[block.place] = mine.own_gradients

@@ -75,15 +75,15 @@ class Mine(param_server.Mine):
 
     def serve(self) -> None:
         """Apply the gradients of an epoch. How many samples they are of, the workers say at its end."""
-        self.serve_all(self.transport, self.replica.x, lambda g: self.descent.step(g, 0), self.s)
+        self.serve_all(self.transport, self.replica.x, lambda g: self.updater.step(g, 0), self.s)
 
     def finish(self) -> None:
         """Worker: say goodbye. All begin the next epoch with the server's x."""
         if self.transport.rank == SERVER:
             for k in self.transport.peers:
                 n = self.transport.recv(k, "samples").n
-                self.descent.samples += n
-                self.descent.processed += n
+                self.updater.samples += n
+                self.updater.processed += n
         else:
             self.transport.isend(None, SERVER, "goodbye")
             self.transport.isend(None, SERVER, "samples", n=self.samples)

@@ -64,5 +64,5 @@ class Mine(ring.Mine):
         """g <- mean over all samples; x <- optimizer(x, g)."""
         g = self.replica.collect()
         n = self.average(self.transport, g, n_samples)
-        self.descent.step(g, n)
+        self.updater.step(g, n)
         self.replica.zero_grad()

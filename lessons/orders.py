@@ -84,7 +84,7 @@ class Mine(not_waiting.Mine):
     def serve(self) -> None:
         """Apply or drop the gradients of an epoch; then record which."""
         self.happened, now = list[tuple[str, int]](), self.transport.now()
-        self.serve_all(self.transport, self.replica.x, lambda g: self.descent.step(g, 0), noting(self.happened), self.s)
+        self.serve_all(self.transport, self.replica.x, lambda g: self.updater.step(g, 0), noting(self.happened), self.s)
         for what, k, read, version in decisions(self.happened):
             phase, op = ("update", "") if what == "applied" else ("communicate", "drop")
             self.transport.recorder.add(phase, now, now, op, k, version_read=read, version_applied=version)

@@ -57,7 +57,7 @@ class Mine(Strategy):
         n = self.transport.world_size - 1
 
         def update(g: torch.Tensor) -> None:
-            self.descent.step(g, n)
+            self.updater.step(g, n)
 
         while self.transport.recv(1, ("a step", "goodbye")).tag == "a step":
             self.serve_once(self.transport, self.replica.x, update)

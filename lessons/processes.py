@@ -183,7 +183,7 @@ def play_on_processes(lab: Lab, source: Source) -> Fault | None:
         results = _launch(lab, source, lambda *_: None, run)
     except Fault as ended:
         results = [ended]
-    faults = [one for one in results if isinstance(one, Fault)]
+    faults = [result for result in results if isinstance(result, Fault)]
     if faults:
         fault = min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
         return Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}")

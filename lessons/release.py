@@ -23,7 +23,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError
 from lessons.check import run_solution
 from lessons.judge import REFERENCES, draw
@@ -92,7 +92,7 @@ def write_folder(folder: str, write: Callable[[Path], None]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the course; return 0, 2 after bad usage, 128 + signal."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda: write_folder(parse(given, Settings, __doc__ or "").folder, release))
+    return run_command(lambda: write_folder(parse(given, Settings, __doc__ or "").folder, release))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Report:
         """0 to 100: those for results and, if all are right, the rest in equal parts for each figure at the best."""
         if not self.right:
             return self.for_results
-        met = sum(one.is_best for one in self.figures)
+        met = sum(figure.is_best for figure in self.figures)
         return self.for_results + round((100 - FOR_RIGHT) * met / len(self.figures))
 
     @property
@@ -89,7 +89,7 @@ class Report:
     def _rows(self) -> list[str]:
         if not self.figures:
             return []
-        rows = [(one.name, shown(one.yours), shown(one.best), one.formula) for one in self.figures]
+        rows = [(figure.name, shown(figure.yours), shown(figure.best), figure.formula) for figure in self.figures]
         rows = [("", "yours", "best known", ""), *rows]
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
         lines = [f"{name:{a}}  {yours:>{b}}  {best:>{c}}  {formula}".rstrip() for name, yours, best, formula in rows]
@@ -121,7 +121,7 @@ class Report:
             "lab": self.lab.name, "kind": self.kind, "verdict": self.verdict, "right": self.right,
             "passed": self.passed, "points": self.points, "case": str(self.lab.scored),
             "right_functions": self.right_functions, "parts": self.parts,
-            "figures": [asdict(one) | {"is_best": one.is_best} for one in self.figures],
+            "figures": [asdict(figure) | {"is_best": figure.is_best} for figure in self.figures],
         }  # fmt: skip
         return json.dumps(facts, indent=1) + "\n"
 
@@ -136,9 +136,9 @@ class Report:
         tests = [test("right", self.right, FOR_RIGHT, self.verdict)]
         tests[0]["score"] = self.for_results
         if self.right:
-            tests += [test(one.name, one.is_best, left / len(self.figures),
-                           f"yours {shown(one.yours)}, best known {shown(one.best)} = {one.formula}")
-                      for one in self.figures]  # fmt: skip
+            tests += [test(figure.name, figure.is_best, left / len(self.figures),
+                           f"yours {shown(figure.yours)}, best known {shown(figure.best)} = {figure.formula}")
+                      for figure in self.figures]  # fmt: skip
         else:
             text = "counted when the results are right"
             tests.append({"name": "cost", "score": 0, "max_score": left, "output": text})

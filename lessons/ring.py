@@ -57,5 +57,5 @@ class Mine(Strategy):
         """g <- mean of all g_k, as if every rank had as many samples; x <- optimizer(x, g)."""
         g = self.replica.collect()
         self.all_reduce(self.transport, g)
-        self.descent.step(g, n_samples * self.transport.world_size)
+        self.updater.step(g, n_samples * self.transport.world_size)
         self.replica.zero_grad()

@@ -47,11 +47,11 @@ class Mine(ShardedRing):
         def update(part: torch.Tensor, gradient: torch.Tensor) -> None:
             where = int(part.storage_offset()), part.numel()
             if self.part is None:
-                self.descent.optimize(part)
+                self.updater.optimize(part)
                 self.part = where
             if where != self.part:
                 raise RunFailed("update was called for two parts of x on one rank; in training a rank has one")
-            self.descent.step(gradient, n)
+            self.updater.step(gradient, n)
 
         self.take_step(self.transport, self.replica.x, self.replica.collect(), update)
         self.replica.zero_grad()

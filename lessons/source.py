@@ -144,6 +144,6 @@ def _is_new(value: ast.expr) -> bool:
     """Whether an expression makes a new tensor: not by a method in place, or one that gives a view."""
     match value:
         case ast.Call(func=ast.Attribute(attr=method), keywords=keywords):
-            in_place = method.endswith("_") or any(one.arg == "out" for one in keywords)
+            in_place = method.endswith("_") or any(keyword.arg == "out" for keyword in keywords)
             return not in_place and method not in _VIEWS
     return isinstance(value, ast.BinOp)

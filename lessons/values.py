@@ -30,7 +30,7 @@ def check_like(kind: str, begin: str, value: Any, like: torch.Tensor) -> None:
         raise Fault(kind, f"{begin} {kind_of(value)}; expected {kind_of(like)}")
 
 
-class Descent:
+class Updater:
     """x, and the updates that a student's function makes of it, in place: SGD with momentum."""
 
     def __init__(self, x: torch.Tensor, rate: float, momentum: float = 0.0) -> None:

@@ -17,13 +17,13 @@ from typing import cast
 import torch
 
 from gradwire.core.strategy.broadcast import broadcast as broadcast
-from gradwire.core.transports.among import among
 from gradwire.core.transports.base import Message, Transport, Work
+from gradwire.core.transports.subgroup import subgroup
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""
 Ring = Generator[None, Message | None, tuple[int, list[Work]]]
-"""A `go_round` that has not ended."""
+"""A `ring_steps` that has not ended."""
 
 
 def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
@@ -72,7 +72,7 @@ def all_gather(chunks: Sequence[torch.Tensor], transport: Transport) -> list[Wor
     return sent
 
 
-def go_round(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
+def ring_steps(vector: torch.Tensor, transport: Transport, n: int, tag: str) -> Ring:
     """As `ring_all_reduce`, but iterating receives: each `yield` asks for the left neighbour's next message.
 
     Messages have this `tag`. Returns the sum of all `n`, and the Works after which `vector` [P] may be changed. Raises
@@ -105,7 +105,7 @@ class Rounds:
 
     def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
         """Begin to replace `vector` [P] by the sum over all ranks. Raises PeerLost."""
-        self._going[tag] = go_round(vector, self._transport, n, tag)
+        self._going[tag] = ring_steps(vector, self._transport, n, tag)
         self._give(tag, None)
 
     def advance(self, until: str | None = None) -> None:
@@ -208,7 +208,7 @@ def fold(all_reduce: AllReduce, vector: torch.Tensor, transport: Transport, n: i
         with transport.recv(r - 1, "fold") as received:
             vector.add_(received.vector)
             n += received.n
-    n = all_reduce(vector, among(transport, [*range(1, paired, 2), *range(paired, N)]), n)
+    n = all_reduce(vector, subgroup(transport, [*range(1, paired, 2), *range(paired, N)]), n)
     if r < paired:
         transport.isend(vector, r - 1, "unfold", n=n).wait()
     return n

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
 
 ROOT = 0
@@ -18,16 +18,16 @@ DONE, END = "exchanged", "end of exchanges"  # to rank 0: no answer is outstandi
 class Living(Membership):
     """The other ranks that are alive, and means over them and this one; rank 0 records the deaths."""
 
-    def __init__(self, transport: Transport, descent: Descent) -> None:
-        super().__init__(transport.peers, transport, descent, records=transport.rank == ROOT)
+    def __init__(self, transport: Transport, updater: Updater) -> None:
+        super().__init__(transport.peers, transport, updater, records=transport.rank == ROOT)
 
     def begin(self, replica: Replica) -> None:
         """Begin where rank 0 is: with its epoch, samples and steps, and all of the module's state. All call it."""
-        descent, recorder = self._descent, self._transport.recorder
+        updater, recorder = self._descent, self._transport.recorder
         recorder.epoch = self.broadcast(replica.x, "initial parameters", recorder.epoch)
-        descent.samples = self.broadcast(replica.b, "initial buffers", descent.samples)
-        descent.processed = descent.samples
-        descent.version = self.broadcast(None, "initial step", descent.version)
+        updater.samples = self.broadcast(replica.b, "initial buffers", updater.samples)
+        updater.processed = updater.samples
+        updater.version = self.broadcast(None, "initial step", updater.version)
         if (others := replica.others).numel():
             self.broadcast(others, "initial others")
             replica.others = others
@@ -76,17 +76,17 @@ class Living(Membership):
     def gather(self, tag: str) -> Iterator[Message]:
         """On rank 0: yield one message of each of the others that is alive, in the order of ranks."""
         for k in sorted(self.alive):
-            with self.outlive(k):
+            with self.tolerate_death_of(k):
                 yield self._transport.recv(k, tag)
 
     def send_all(self, vector: torch.Tensor | None, tag: str, n: int = 0) -> None:
         """Send to all others that are alive, and return when `vector` may be changed."""
         works: list[tuple[int, Work]] = []
         for k in sorted(self.alive):
-            with self.outlive(k):
+            with self.tolerate_death_of(k):
                 works.append((k, self._transport.isend(vector, k, tag, n=n)))
         for k, work in works:
-            with self.outlive(k):
+            with self.tolerate_death_of(k):
                 work.wait()
 
     def poll(self, tags: tuple[str, ...]) -> Message | None:
@@ -112,15 +112,15 @@ class Living(Membership):
         self.lose(lost.rank)
 
 
-class CommonEpoch:
+class SharedEpoch:
     """An epoch that ends when all ranks together have its samples, on a rank that waits for none of the others.
 
     Each rank reports its steps to rank 0, which announces the end of the epoch to all.
     Meanwhile the ranks send each other messages of the tag `request`, which the methods yield.
     """
 
-    def __init__(self, transport: Transport, descent: Descent, living: Living, request: str) -> None:
-        self._transport, self._descent = transport, descent
+    def __init__(self, transport: Transport, updater: Updater, living: Living, request: str) -> None:
+        self._transport, self._descent = transport, updater
         self._living, self._request = living, request
         self.is_over = self._has_ended = False
 
@@ -140,7 +140,7 @@ class CommonEpoch:
     def end(self) -> Iterator[Message]:
         """Yield the requests that come until no rank waits for an answer: none is left for the next epoch.
 
-        Then `descent` has the samples of all on every rank.
+        Then `updater` has the samples of all on every rank.
         """
         if self._transport.rank == ROOT:
             for _ in self._living.gather(DONE):

@@ -27,5 +27,5 @@ class Single(Strategy):
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
         self.replica.zero_grad()

@@ -47,7 +47,7 @@ def name(path: Path) -> str:
 
 def test_the_ring_is_quoted_as_it_is() -> None:
     functions = (collectives.ring_all_reduce, collectives.reduce_scatter, collectives.all_gather)
-    assert "\n".join(inspect.getsource(one) for one in functions) == RING.replace("\n\n\n", "\n\n")
+    assert "\n".join(inspect.getsource(function) for function in functions) == RING.replace("\n\n\n", "\n\n")
 
 
 def test_the_claim_of_the_readme_is_what_was_measured() -> None:
@@ -283,7 +283,7 @@ def test_the_container_gets_the_wheels_that_the_readme_names() -> None:
 def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
     pins = {pin.name.lower(): str(pin.specifier)[2:] for pin in requirements(lines_of("constraints.txt"))}
     needed = [*lines_of("requirements.txt"), *PROJECT["build-system"]["requires"], *chain(*EXTRAS.values())]
-    for one in (one for one in requirements(needed) if one.name != PROJECT["project"]["name"]):
+    for one in (requirement for requirement in requirements(needed) if requirement.name != PROJECT["project"]["name"]):
         assert one.specifier.contains(pins[one.name.lower()]), one.name
 
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
+from typing_extensions import override
 
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import CodecFactory
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import (
     Replica,
@@ -28,6 +28,7 @@ from gradwire.core.strategy.replica import (
     trained,
 )
 from gradwire.core.strategy.settings import DEFAULT, RunSettings
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import Transport
 
 
@@ -56,7 +57,7 @@ class Builtin(Strategy):
         """Return the sum of the `n` of all ranks."""
         return n
 
-    def begin_piece(self, last: bool) -> None:
+    def begin_microbatch(self, last: bool) -> None:
         """Prepare for one of the pieces in which a step's gradient is computed; most need not."""
 
     def unreduced(self) -> AbstractContextManager[None]:
@@ -75,14 +76,14 @@ class Builtin(Strategy):
         buffers = [b.reshape(-1) for b in float_buffers(self.original)]
         b = torch.cat(buffers) if buffers else torch.empty(0)
         others = {"others": bytes_of(other_tensors(self.original))}
-        return {"x": self.model(), "b": b, "counts": integers_of(self.original), **others, **self.descent.state_dict()}
+        return {"x": self.model(), "b": b, "counts": integers_of(self.original), **others, **self.updater.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         copy_into(trained(self.original), state["x"])
         copy_into(float_buffers(self.original), state["b"])
         copy_bytes_into(other_tensors(self.original), state["others"])
-        self.descent.load_state_dict(state)
+        self.updater.load_state_dict(state)
 
     def start(
         self,
@@ -100,7 +101,7 @@ class Builtin(Strategy):
         self._kept = {}
         replica.wrapped = wrapped = self.parallel(model, replica.n_gpus)
         clip_norm, schedule = settings.clip_norm, settings.schedule
-        self.descent = Descent(trained(wrapped), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
+        self.updater = Updater(trained(wrapped), optimizer, clip_norm, schedule, transport.recorder, layout_of(model))
         if state is not None:
             self.load_state_dict(state)
 
@@ -125,25 +126,25 @@ class Original(Replica):
         """See Replica: torch's module around the model."""
         return self.wrapped
 
-    def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
-        """See Replica."""
+    @override
+    def begin_microbatch(self, n: int, n_of_all: int, is_last: bool) -> None:
         self._weight = self._way.loss_weight(n, n_of_all)
-        self._way.begin_piece(is_last)
+        self._way.begin_microbatch(is_last)
 
-    def recount(self, n: int, expected: int) -> None:
-        """See Replica."""
+    @override
+    def rescale(self, n: int, expected: int) -> None:
         before, self._weight = self._weight, self._way.loss_weight(n, self._way.sum_of_all(n))
         with self._way.unreduced():
             self._scale(expected / n * self._weight / before)
 
+    @override
     def backward(self, loss: torch.Tensor) -> None:
-        """See Replica."""
         (loss if self._weight == 1 else loss * self._weight).backward()
 
     def tensors(self) -> list[torch.Tensor]:
         """See Replica. Without buffers: the ranks share them before a step, and not after the last one."""
         return [*trained(self.model)]
 
+    @override
     def close(self) -> None:
-        """See Replica."""
         self._way.close()

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
+from typing_extensions import override
 
 from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
@@ -28,7 +29,7 @@ from gradwire.core.strategy.factories import ByTensor, is_elementwise
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.traits import Cost
 from gradwire.sharding.blocks import blocks_of, check_pieces
-from gradwire.sharding.freed import free, give
+from gradwire.sharding.freed import bind, unbind
 from strategies import FullySharded, RunSize
 
 
@@ -48,8 +49,8 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         """That of fully_sharded, which gathers the rest of the model twice too."""
         return Cost(worker=FullySharded().cost().worker)
 
+    @override
     def check(self, run: RunSize) -> None:
-        """See Strategy."""
         check_pieces(self.name, run)
         if run.optimizer and (isinstance(run.optimizer, ByTensor) or not is_elementwise(run.optimizer)):
             raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
@@ -76,12 +77,12 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
                 sharded.reshard()
         return self.sharded
 
-    def begin_piece(self, last: bool) -> None:
+    def begin_microbatch(self, last: bool) -> None:
         """Reduce only with the last piece of an accumulated gradient; meanwhile the original has no parameters."""
         self.pieces += 1
         self.sharded.set_requires_gradient_sync(last)
         for parameter, name in zip(trained(self.original), self.layout.names, strict=True) if self.is_whole else ():
-            free(parameter, name)
+            unbind(parameter, name)
         self.is_whole = False
 
     def count_bytes(self) -> float:
@@ -113,21 +114,21 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         with self.transport.recorder.evaluating():
             views = self.layout.views(self.model())
         for parameter, view in zip(trained(self.original), views, strict=True):
-            give(parameter, view)
+            bind(parameter, view)
         self.is_whole = True
 
     def state_dict(self) -> dict[str, Any]:
         """See Builtin: x is whole, the optimizer's state is of this rank's chunks."""
         return dict(tree_map_only(DTensor, DTensor.to_local, super().state_dict()))
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Builtin."""
         super().load_state_dict(state)
-        for p, whole in zip(self.descent.parameters, trained(self.original), strict=True):
+        for p, whole in zip(self.updater.parameters, trained(self.original), strict=True):
             assert isinstance(p, DTensor)
             mesh, places = p.device_mesh, p.placements
             p.detach().copy_(distribute_tensor(whole.detach(), mesh, places))
-            of = self.descent.optimizer.state[p]
+            of = self.updater.optimizer.state[p]
             for name, part in of.items():
                 if isinstance(part, torch.Tensor) and part.shape == p.to_local().shape:
                     of[name] = DTensor.from_local(part, mesh, places, shape=p.shape, stride=p.stride())

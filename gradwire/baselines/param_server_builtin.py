@@ -55,8 +55,8 @@ class BuiltinParamServer(Builtin):
 
     def step(self, n_samples: int) -> None:
         """The optimizer, on the first GPU."""
-        self.descent.step(None, n_samples)
-        self.descent.optimizer.zero_grad()
+        self.updater.step(None, n_samples)
+        self.updater.optimizer.zero_grad()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

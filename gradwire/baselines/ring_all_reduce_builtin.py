@@ -83,7 +83,7 @@ class BuiltinRingAllReduce(Builtin):
         dist.all_reduce(total)
         return int(total)
 
-    def begin_piece(self, last: bool) -> None:
+    def begin_microbatch(self, last: bool) -> None:
         """All-reduce only with the last piece of an accumulated gradient."""
         self.ddp.require_backward_grad_sync = last
 
@@ -99,8 +99,8 @@ class BuiltinRingAllReduce(Builtin):
             nbytes, now = int(self.count_bytes()), self.transport.now()
             for op, peer in (("send", self.transport.rank + 1), ("recv", self.transport.rank - 1)):
                 self.transport.recorder.add(HIDDEN, now, now, op, peer % N, "from formula", nbytes)
-        self.descent.step(None, self.n_of_all or N * n)
-        self.descent.optimizer.zero_grad()
+        self.updater.step(None, self.n_of_all or N * n)
+        self.updater.optimizer.zero_grad()
 
     def finish(self) -> None:
         """Average the floating-point buffers over the ranks, as the strategies do."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gradwire.checkpoints import files, folder
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.atomic import check_writable_by, locked, write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error, one_line
@@ -96,7 +96,7 @@ def evaluate_all(settings: Settings) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda: evaluate_all(parse(given, Settings, __doc__ or "")), "the scores so far are written")
+    return run_command(lambda: evaluate_all(parse(given, Settings, __doc__ or "")), "the scores so far are written")
 
 
 class Scores:

@@ -79,11 +79,11 @@ def put_in_place(new: Path, path: Path) -> None:
         shutil.rmtree(former, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(path: Path, other: Path) -> bool:
     """Exchange the names of two files or folders; return whether the system can (Linux, on most file systems)."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     at_here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return renameat2 is not None and renameat2(at_here, os.fsencode(one), at_here, os.fsencode(other), exchange) == 0
+    return renameat2 is not None and renameat2(at_here, os.fsencode(path), at_here, os.fsencode(other), exchange) == 0
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def load(path: str) -> Recorded:
         of_ranks = metadata["arrivals"].split(";") if metadata["arrivals"] != "" else []
         return Recorded(
             dict(metadata["options"]),
-            [[NOBODY if rank == "-" else int(rank) for rank in one.split()] for one in of_ranks],
+            [[NOBODY if rank == "-" else int(rank) for rank in of_rank.split()] for of_rank in of_ranks],
             metadata["deaths"],
             metadata["parameter_hash"]["0"],
             metadata["machine"],

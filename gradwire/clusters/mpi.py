@@ -5,8 +5,8 @@ into the receiver's; only objects are pickled. A receive for the next header is 
 receive of exactly the payload's size is; that of a long vector only when it is read, for then it may be known where its
 elements are to be, and they are put there at once; or when this rank has nothing else to do.
 
-MPI cannot wait with a limit. So a rank that waits polls: at first without pause, then with short ones. Nothing
-moves while no rank looks: a large message is on its way until its receiver next calls the transport.
+MPI cannot wait with a limit. So a rank that waits polls: at first without pause, then with short ones. A large
+message is under way until its receiver next calls the transport.
 
 mpirun ends all ranks when one dies. So a peer is lost here only by closing its transport, never by its death.
 """
@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import torch
 from mpi4py import MPI
+from typing_extensions import override
 
 from gradwire.clusters.remote import WHY, Buffers, Remote, Sending
 from gradwire.core.records.errors import UsageError
@@ -68,7 +69,7 @@ class Mpi(Remote):
             self._post(peer, Header(self._farewell))
         slices = self._running.slices(self.timeout)
         while not (over := self._is_over()) and (seconds := next(slices, 0.0)):
-            self.wait_for(lambda: self._take_in() or self._is_over(), seconds)
+            self.wait_for(lambda: self._read_arrived() or self._is_over(), seconds)
         self._next_header.Cancel()
         self._next_header.Wait()
         self._next_header.Free()
@@ -108,7 +109,7 @@ class Mpi(Remote):
 
     # Receiving
 
-    def _take_in(self) -> bool:
+    def _read_arrived(self) -> bool:
         """Take in what has come next, without waiting; return whether something has.
 
         Each time that MPI finds nothing, it may give the core to another rank; so a message is not looked beyond.
@@ -189,19 +190,19 @@ class Mpi(Remote):
             message.fetch()
 
     def look(self) -> None:
-        """Take in what has come, and begin to receive what has not been read yet."""
-        self._take_in()
+        """Read what has arrived, and begin to receive what is unread."""
+        self._read_arrived()
         self._fetch_unread()
 
     def _look(self, src: int) -> bool:
-        found = self._take_in()
-        while src == ANY and self._take_in():
+        found = self._read_arrived()
+        while src == ANY and self._read_arrived():
             found = True
         return found
 
     def _progress(self, src: int, seconds: float) -> None:
         if seconds:
-            self.wait_for(self._take_in, seconds)
+            self.wait_for(self._read_arrived, seconds)
         else:
             self._look(ANY)
 
@@ -223,8 +224,7 @@ class LongVector(Message):
 
     def __init__(self, transport: Mpi, src: int, header: Header, ticket: int) -> None:
         super().__init__(src, header.tag, torch.empty(0), None, header.nbytes, header.n)
-        self._mpi, self._ticket = transport, ticket
-        self._header = header
+        self._mpi, self._ticket, self._header = transport, ticket, header
         self._request: MPI.Request | None = None  # None: not even begun
 
     def fetch(self, out: torch.Tensor | None = None) -> None:
@@ -249,25 +249,25 @@ class LongVector(Message):
         wait_until(self.is_here, look, self._mpi, f"the elements of {self.tag!r}", self.src)
 
     @property
+    @override
     def vector(self) -> torch.Tensor:
-        """See Message."""
         self._come()
         return super().vector
 
+    @override
     def copy_to(self, out: torch.Tensor) -> None:
-        """See Message."""
         fits = out.device.type == "cpu" and out.is_contiguous() and out.dtype == self._header.dtype
         if fits and out.numel() == self._header.numel:
             self._come(out)
         super().copy_to(out)
 
+    @override
     def detach(self) -> Self:
-        """See Message."""
         self._come(torch.empty(self._header.numel, dtype=self._header.dtype) if self._request is None else None)
         return super().detach()
 
+    @override
     def release(self) -> None:
-        """See Message."""
         self._come()
         super().release()
 

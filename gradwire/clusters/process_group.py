@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from gradwire.clusters.remote import WHY, Buffers, Remote, Sending
 from gradwire.core.transports.headers import SIZE, Header, Kind, pack, unpack
@@ -56,7 +57,9 @@ class ProcessGroup(Remote):
         self._posting = threading.Lock()  # a payload follows its header
         self._posted: dict[int, queue.SimpleQueue[_Sent | None]] = {peer: queue.SimpleQueue() for peer in self.peers}
         works = (self._receive_from, self._wait_until_received)
-        self._threads = [threading.Thread(target=one, args=[peer], daemon=True) for peer in self.peers for one in works]
+        self._threads = [
+            threading.Thread(target=work, args=[peer], daemon=True) for peer in self.peers for work in works
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -210,8 +213,8 @@ class _Sent(Sending):
     works: list[dist.Work | None] = field(default_factory=list)
     received: threading.Event = field(default_factory=threading.Event)
 
+    @override
     def has_gone(self) -> bool:
-        """See Sending."""
         return self.received.is_set()
 
     def _look(self, seconds: float) -> None:

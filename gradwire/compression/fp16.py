@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import DENSE, ROUNDED, Code, Codec, check_finite, unpack
 
@@ -23,7 +24,7 @@ class Float16(Codec):
         check_finite(data, self.layout)
         return Code(data)
 
+    @override
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec."""
         (rounded,) = unpack(data, (self.layout.n, self.rounded))
         return (self.empty() if out is None else out).copy_(rounded)

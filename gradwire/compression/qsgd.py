@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import GATHERED, UNBIASED, Code, Codec, check_finite, pack, unpack
 from gradwire.compression.sign import pack_bits, unpack_bits
@@ -46,8 +47,8 @@ class QSGD(Codec):
         seed = np.random.SeedSequence([self.setting.seed % 2**64, self.setting.rank]).generate_state(1, np.uint64)
         self.random = torch.Generator().manual_seed(int(seed[0]))
 
+    @override
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec."""
         check_finite(vector, self.layout)
         coded = [self.quantize(vector[where]) for where in self.coded]
         if not coded:
@@ -75,8 +76,8 @@ class QSGD(Codec):
             return torch.empty_like(like)
         return torch.rand(len(like), generator=self.random, dtype=like.dtype).to(like.device)
 
+    @override
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec."""
         lengths = [self.bits * -(-(where.stop - where.start) // 8) for where in self.coded]
         norms, levels = unpack(data, (self.norms.n, self.dtype), (sum(lengths), torch.uint8))
         out = self.empty() if out is None else out
@@ -91,10 +92,10 @@ class QSGD(Codec):
             torch.mul(level.to(self.dtype).sub_(self.levels), unit, out=out[where])
         return out
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """See Codec."""
         return {"random": self.random.get_state()}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Codec."""
         self.random.set_state(state["random"])

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import DENSE, Code, ErrorFeedback, check_finite, unpack
 from gradwire.compression.sparse import NOTHING, check_density, share_of
@@ -37,8 +38,8 @@ class RandomK(ErrorFeedback):
     defaults = {"momentum": 0.0, "lr": 0.2}
     values = "w max(1, floor(n density))"
 
+    @override
     def check(self) -> None:
-        """See Codec."""
         super().check()
         check_density(self.density)
 
@@ -48,8 +49,8 @@ class RandomK(ErrorFeedback):
         self.encoded = self.decoded = 0
         self.latest: tuple[int, torch.Tensor] | None = None
 
+    @override
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec."""
         check_finite(vector, self.layout)
         indices = self.drawn(self.encoded)
         self.encoded += 1

@@ -14,6 +14,7 @@ The algorithm has no momentum. The kept error acts like some, so --momentum is 0
 from dataclasses import dataclass
 
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import GATHERED, Code, ErrorFeedback, check_finite, pack, unpack
 from gradwire.core.strategy.layout import Layout
@@ -38,8 +39,8 @@ class Sign(ErrorFeedback):
         self.scales = Layout(self.parts.names, tuple((min(n, 1),) for n in self.parts.sizes))  # one a part
         self.e = self.kept()
 
+    @override
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec."""
         check_finite(vector, self.layout)
         p = self.plus_error(vector, self.e)
         if not self.coded:
@@ -52,8 +53,8 @@ class Sign(ErrorFeedback):
         self.e = p.sub_(self.decode(data))
         return Code(data, headers=scale.nbytes)
 
+    @override
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec."""
         lengths = [-(-(where.stop - where.start) // 8) for where in self.coded]
         scale, signs = unpack(data, (len(self.coded), self.dtype), (sum(lengths), torch.uint8))
         out = self.empty() if out is None else out

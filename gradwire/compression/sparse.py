@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import cache
 
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import GATHERED, Code, Codec, check_finite, index_dtype, pack, unpack
 from gradwire.compression.selection import above, top
@@ -47,8 +48,8 @@ class Sparse(Codec, ABC):
         """With a sampled threshold the length depends on the elements."""
         vars(self).update(exact_size=not self.sampled, on_meta=not self.sampled)
 
+    @override
     def check(self) -> None:
-        """See Codec."""
         check_density(self.density)
 
     def setup(self) -> None:

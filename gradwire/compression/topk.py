@@ -14,6 +14,7 @@ What is kept is sent late, and late gradients act like momentum: --momentum is 0
 from dataclasses import dataclass
 
 import torch
+from typing_extensions import override
 
 from gradwire.compression.base import Code, ErrorFeedback, check_finite
 from gradwire.compression.sparse import NOTHING, Sparse
@@ -31,8 +32,8 @@ class TopK(ErrorFeedback, Sparse):
         super().setup()
         self.r = self.kept(NOTHING)
 
+    @override
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec."""
         check_finite(vector, self.layout)
         self.plus_error(vector, self.r, out=self.r)  # r <- beta r + g
         code, _ = self.send(self.r)  # top_R(r); r <- r - top_R(r)

@@ -112,8 +112,8 @@ def first_divergence(a: Hashed, b: Hashed) -> Divergence | None:
     if begins[0] != begins[1]:
         raise BadRun(f"{b.run.path}: begins at step {begins[1] + 1}, the other at {begins[0] + 1}: one was resumed")
     workers = [*a.workers, *b.workers]
-    steps = min(len(one["g"]) for one in workers)
-    end = [(steps, "x")] if {len(one["g"]) for one in workers} == {steps} else []
+    steps = min(len(worker["g"]) for worker in workers)
+    end = [(steps, "x")] if {len(worker["g"]) for worker in workers} == {steps} else []
     for step, kind in [*product(range(steps), ("x", "batch", "g", "u")), *end]:
         for who in range(len(a.updates if kind == "u" else a.workers)):
             ours, theirs = (run.row(kind, step, who) for run in (a, b))

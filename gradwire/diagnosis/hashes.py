@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.layout import Layout
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.messages import as_vector
 
 ELEMENTS = 32  # of each tensor, whose values are kept
@@ -51,16 +51,16 @@ class Hashes:
         """Note the parameters with which the run has ended."""
         self._note("x", x)
 
-    def update(self, descent: Descent) -> None:
+    def update(self, updater: Updater) -> None:
         """Note the gradient that an update is given: of all parameters, or of a part of them."""
-        gradients: Sequence[torch.Tensor | None] = [p.grad for p in descent.parameters]
-        if [tuple(p.shape) for p in descent.parameters] != list(self._layout.shapes):  # one vector, or slices of it
+        gradients: Sequence[torch.Tensor | None] = [p.grad for p in updater.parameters]
+        if [tuple(p.shape) for p in updater.parameters] != list(self._layout.shapes):  # one vector, or slices of it
             parts = [g for g in gradients if g is not None]
             g = torch.cat(parts) if parts else None
             is_whole = g is not None and g.numel() == self._layout.n
             gradients = self._layout.views(g) if g is not None and is_whole else [None] * len(self._layout.names)
         self._note("u", gradients)
-        self._rows["version"].append(descent.version)
+        self._rows["version"].append(updater.version)
 
     def arrays(self) -> Arrays:
         """Return all of it, one row a step, of x one more, and the tensors' names: see `gradwire.diagnosis.why`."""

@@ -20,7 +20,7 @@ class HashWatcher(Watcher):
     def after_start(self, rank: Rank) -> None:
         """Hash what each update is given from here on."""
         self._hashes = Hashes(layout_of(rank.model))
-        rank.strategy.descent.before_update = partial(self._hashes.update, rank.strategy.descent)
+        rank.strategy.updater.before_update = partial(self._hashes.update, rank.strategy.updater)
 
     def batch_ready(self, rank: Rank, x: Tensor, y: Tensor) -> None:
         """Hash a micro-batch."""

@@ -174,7 +174,7 @@ def why(a: Hashed, b: Hashed) -> str:
     """Return as lines where two runs part, and why."""
     at = first_divergence(a, b)
     if at is None:
-        steps = [min(len(one["g"]) for one in run.workers) for run in (a, b)]
+        steps = [min(len(worker["g"]) for worker in run.workers) for run in (a, b)]
         longer = f"; A has {steps[0]} steps, B {steps[1]}" if steps[0] != steps[1] else ""
         return f"the same bits in all {min(steps)} steps: x, batches, gradients and updates{longer}"
     what, causes = _KINDS[at.kind]

@@ -1,4 +1,4 @@
-"""Checks an all-reduce by running it on sets of contributors in place of numbers: `find_fault`.
+"""Checks an all-reduce by running it on sets of contributors in place of numbers: `check_all_reduce`.
 
 Each element of a rank's vector begins as the set of that rank alone. A set is an int64: two bits for each rank say how
 often it is in it, and the bits above are the sum of the numbers of the elements that were added. What has happened
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
+from typing_extensions import override
 
 from gradwire.core.transports.base import Message, Transport, Work
 from gradwire.core.transports.messages import as_vector
@@ -27,7 +28,7 @@ class _Fault(Exception):
     pass
 
 
-def find_fault(all_reduce: "AllReduce", N: int, length: int) -> str | None:
+def check_all_reduce(all_reduce: "AllReduce", N: int, length: int) -> str | None:
     """Return the first fault of all_reduce(vector, transport, n) on N ranks, by rank and round; None: it has none.
 
     All ranks are to end with every contribution once in each element. No contribution is added twice, nothing is sent
@@ -67,14 +68,14 @@ class _Sent(Work):
         self.read: list[int] = []
 
     @property
+    @override
     def done(self) -> bool:
-        """See Work."""
         self.sender.look()
         self.sender.learn(self.read)
         return bool(self.read)
 
+    @override
     def wait(self) -> None:
-        """See Work."""
         self.sender.wait_until(lambda: bool(self.read), self.dst, "the release by")
         self.sender.learn(self.read)
 

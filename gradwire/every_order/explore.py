@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from gradwire.arguments import read_options, value_of
-from gradwire.command_line import guarded, refuse_unknown
+from gradwire.command_line import refuse_unknown, run_command
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.options import check_limits
@@ -97,7 +97,7 @@ def _steps(strategy: Strategy, steps: int | None) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 1 if something does not hold."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    return guarded(lambda: explore_script(given, __doc__ or "") if is_script(given) else _run(given))
+    return run_command(lambda: explore_script(given, __doc__ or "") if is_script(given) else _run(given))
 
 
 def _run(given: Sequence[str]) -> None:

@@ -208,7 +208,7 @@ def _work(run: Run, transport: Ordered) -> None:
         before = len(transport.numbers)
         log.epoch, t0 = epoch, transport.now()
         if case.ends_by_samples:
-            strategy.descent.until = epoch * case.steps
+            strategy.updater.until = epoch * case.steps
         if case.roles[rank] == "server":
             strategy.serve()
         else:

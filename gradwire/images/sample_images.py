@@ -19,7 +19,7 @@ from gradwire.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.options import DataOptions
-from gradwire.ending import guarded
+from gradwire.ending import run_command
 
 _NOISE = 12  # standard deviation, in 255ths
 
@@ -67,6 +67,6 @@ def write(settings: Settings) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write what the command line asks for; return the exit code."""
-    return guarded(
+    return run_command(
         lambda: write(read_options(sys.argv[1:] if arguments is None else arguments, Settings, str(__doc__)))
     )

@@ -16,7 +16,7 @@ from gradwire.arguments import read_options
 from gradwire.checkpoints.model_files import load
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.workloads.lookup import blamed_on
-from gradwire.ending import guarded
+from gradwire.ending import run_command
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(part, end="", flush=True)
         print()
 
-    return guarded(work)
+    return run_command(work)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.strategy.traits import Coded
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
 
@@ -35,9 +35,9 @@ def predict(
         return compute  # there is no other rank to send to
     if path is None or (path.powers_of_two and n_gpus & (n_gpus - 1)):
         return None
-    messages, on_the_way = closed_form(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
+    messages, on_the_way = evaluate_cost(strategy, path, n_gpus, nbytes, code, itemsize, blocks)
     sending = messages * latency + on_the_way / bandwidth
     if overhead:
         in_turn = dataclasses.replace(path, messages=path.in_turn or path.messages)
-        sending += overhead * closed_form(strategy, in_turn, n_gpus, nbytes, code, itemsize, blocks)[0]
+        sending += overhead * evaluate_cost(strategy, in_turn, n_gpus, nbytes, code, itemsize, blocks)[0]
     return max(compute, sending) if path.while_computing else compute + sending

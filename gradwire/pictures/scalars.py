@@ -92,11 +92,11 @@ class ScalarWatcher(Watcher):
 
     def end_step(self, rank: Rank, step: int) -> None:
         """Write, at intervals."""
-        self._scalars.tick(step, rank.strategy.descent.rate)
+        self._scalars.tick(step, rank.strategy.updater.rate)
 
     def end_epoch(self, rank: Rank, score: tuple[str, float] | None) -> None:
         """Write what there is."""
-        self._scalars.tick(rank.recorder.step, rank.strategy.descent.rate, now=True)
+        self._scalars.tick(rank.recorder.step, rank.strategy.updater.rate, now=True)
 
     def end_run(self, rank: Rank) -> None:
         """End the thread that writes."""

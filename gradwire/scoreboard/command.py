@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 from tyro.conf import Positional
 
-from gradwire.command_line import guarded, parse
+from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.scoreboard import board
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(given, ScoreboardOptions, __doc__ or "")
         (_verify if options.verify else _enter)(options)
 
-    return guarded(work)
+    return run_command(work)
 
 
 def _enter(options: ScoreboardOptions) -> None:

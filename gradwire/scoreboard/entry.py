@@ -35,7 +35,7 @@ MOST_SAMPLES = 1_000_000
 _PLAIN = type(None), bool, int, float, str, bytes
 
 
-class Apart(Simulated):
+class ScoredTransport(Simulated):
     """A rank whose messages are copied by value when they are sent, and carry nothing beside what is counted.
 
     `beside` are the bytes of the tags and, eight each, of the numbers that it has sent.

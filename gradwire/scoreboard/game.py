@@ -28,7 +28,7 @@ from gradwire.options import Options, option_names
 from gradwire.pictures import page
 from gradwire.pictures.finished import load
 from gradwire.scoreboard.clusters import CLUSTERS, COMPUTE, RANKS
-from gradwire.scoreboard.entry import Apart, Entry
+from gradwire.scoreboard.entry import Entry, ScoredTransport
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
 from gradwire.virtual_time.launcher import VirtualTime
 
@@ -126,7 +126,7 @@ def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bo
         phases = machines.given_seconds(dict)
         assert phases is not None
         _meter = meter = Meter(Compute(options, phases), limit)
-        meter.time = time = VirtualTime(machines.make_network(options), meter, member=Apart)
+        meter.time = time = VirtualTime(machines.make_network(options), meter, member=ScoredTransport)
         launcher = dataclasses.replace(time.launcher(), launch=lambda job: time.run(entry.for_each(job)))
         try:
             run(options, quiet=True, launcher=launcher)
@@ -142,7 +142,9 @@ def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bo
             )
         assert meter.played is not None
         assert time.ranks is not None
-        beside = sum(transport.beside for transport in time.ranks.transports.values() if isinstance(transport, Apart))
+        beside = sum(
+            transport.beside for transport in time.ranks.transports.values() if isinstance(transport, ScoredTransport)
+        )
         if beside > MOST_BESIDE * meter.played.nbytes:
             raise RunFailed(
                 f"{entry.name}, {place}: sends {beside} bytes of tags and numbers beside {meter.played.nbytes} of "

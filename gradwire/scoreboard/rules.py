@@ -46,6 +46,7 @@ BUILTINS = {
 }
 _IN_ANNOTATIONS = ast.Name | ast.Attribute | ast.Subscript | ast.Tuple | ast.BinOp | ast.BitOr | ast.Load
 CONTRACT = """
+    updater
     allocate b barrier blocks collect decode descent device done encode free g is_watched isend layout messages meters n
     n_ranks names nn object on_gradient optim param_groups parts peers rank rate recorder recv release replica samples
     sizes slices src state step steps_per_epoch tag tensor transport until version wait workers world_size x zero_grad
@@ -77,7 +78,7 @@ def check_file(path: Path) -> None:
     own = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     own |= functions | {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
     methods = [one for kind in classes for one in kind.body if isinstance(one, ast.FunctionDef) and one.args.args]
-    selves = {one.args.args[0] for one in methods if {*map(ast.unparse, one.decorator_list)} <= {"property"}}
+    selves = {method.args.args[0] for method in methods if {*map(ast.unparse, method.decorator_list)} <= {"property"}}
     unbound = {f"{kind.name}.{name}" for kind in classes for name in functions}
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
     constants = [node for node in nodes if isinstance(node, ast.Constant) and node not in docstrings]

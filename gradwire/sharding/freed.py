@@ -27,7 +27,7 @@ class Freed(nn.Parameter):
         """See torch."""
         name = func.__name__
         if name not in cls._MAY and not name.endswith("_like"):
-            freed = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, Freed))
+            freed = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Freed))
             raise RunFailed(
                 f"{name}() reads {freed.freed_name} outside the passes of its block, where it is freed; take "
                 "strategy.model(), or give --block_modules that are used as a whole"
@@ -35,7 +35,7 @@ class Freed(nn.Parameter):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def free(parameter: nn.Parameter, name: str) -> None:
+def unbind(parameter: nn.Parameter, name: str) -> None:
     """Free the memory of the parameter `name`, unless something else refers to it."""
     if not isinstance(parameter, Freed):
         kind, parameter.data = type(parameter), parameter.data.new_full((), float("nan")).expand(parameter.shape)
@@ -43,7 +43,7 @@ def free(parameter: nn.Parameter, name: str) -> None:
         parameter.freed_name, parameter.kind = name, kind  # type: ignore[attr-defined]
 
 
-def give(parameter: nn.Parameter, data: torch.Tensor) -> None:
+def bind(parameter: nn.Parameter, data: torch.Tensor) -> None:
     """Point a parameter, freed or not, at `data` of its shape."""
     parameter.data = data
     if isinstance(parameter, Freed):

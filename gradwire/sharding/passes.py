@@ -14,7 +14,7 @@ from gradwire.sharding import freed
 from gradwire.sharding.blocks import Block
 
 
-class OnBlocks:
+class BlockObserver:
     """Who is told of the passes of a model and its blocks; does nothing."""
 
     def begin_forward(self) -> None:
@@ -37,26 +37,26 @@ class OnBlocks:
 
 
 @singledispatch
-def on_blocks(replica: Replica, blocks: Sequence[Block], told: OnBlocks) -> None:
+def on_blocks(replica: Replica, blocks: Sequence[Block], observer: BlockObserver) -> None:
     """Tell `told` of the passes of the model and its blocks; not of those without gradients, which evaluate."""
     replica.is_watched = True
 
     def leave(block: Block, outputs: Any) -> None:
-        told.leave(block)
+        observer.leave(block)
         tensors = [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.requires_grad]
         if tensors:
-            register_multi_grad_hook(tensors, lambda _: replica.in_backward(told.enter_backward, block), mode="any")
+            register_multi_grad_hook(tensors, lambda _: replica.in_backward(observer.enter_backward, block), mode="any")
 
     def call(function: Callable[..., None], *arguments: Any) -> None:
         if torch.is_grad_enabled():
             with replica.interruption():
                 function(*arguments)
 
-    replica.model.register_forward_pre_hook(lambda *_: call(told.begin_forward))
+    replica.model.register_forward_pre_hook(lambda *_: call(observer.begin_forward))
     for block in blocks:
-        block.module.register_forward_pre_hook(lambda *_, block=block: call(told.enter, block))
+        block.module.register_forward_pre_hook(lambda *_, block=block: call(observer.enter, block))
         block.module.register_forward_hook(lambda _, __, outputs, block=block: call(leave, block, outputs))
-    end = lambda *of: call(told.stop_saving if of[-1] is None else told.end_forward)  # noqa: E731 - None: an error
+    end = lambda *of: call(observer.stop_saving if of[-1] is None else observer.end_forward)  # noqa: E731 - None: an error
     replica.model.register_forward_hook(end, always_call=True)
 
 
@@ -67,7 +67,7 @@ def spend_forward(recorder: Recorder, block: Block) -> None:
 
 
 @singledispatch
-def take_gradients(replica: Replica, block: Block, out: torch.Tensor) -> None:
+def pop_gradients(replica: Replica, block: Block, out: torch.Tensor) -> None:
     """Copy the gradients of a block's parameters into `out` [n], and forget them; a missing one is -0."""
     for i, view in zip(block.tensors, replica.layout.views(out, block.tensors), strict=True):
         replica.copy_gradient(i, view)
@@ -75,14 +75,14 @@ def take_gradients(replica: Replica, block: Block, out: torch.Tensor) -> None:
 
 
 @singledispatch
-def give(replica: Replica, block: Block, vector: torch.Tensor) -> None:
+def bind(replica: Replica, block: Block, vector: torch.Tensor) -> None:
     """Point a block's parameters at `vector` [n], without copying."""
     for i, view in zip(block.tensors, replica.layout.views(vector, block.tensors), strict=True):
-        freed.give(replica.parameters[i], view)
+        freed.bind(replica.parameters[i], view)
 
 
 @singledispatch
-def free(replica: Replica, block: Block) -> None:
+def unbind(replica: Replica, block: Block) -> None:
     """Point a block's parameters at nothing: they read as NaN."""
     for i in block.tensors:
-        freed.free(replica.parameters[i], replica.layout.names[i])
+        freed.unbind(replica.parameters[i], replica.layout.names[i])

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import Transport
 from gradwire.sharding.blocks import Block
 
 State = dict[str, Any]
 
 
-def gather_states(state: State, transport: Transport, blocks: Sequence[Block], descent: Descent, packed: bool) -> State:
+def gather_states(state: State, transport: Transport, blocks: Sequence[Block], updater: Updater, packed: bool) -> State:
     """Return on rank 0 its state with the optimizer's state of all ranks, on the others theirs without it and x.
 
     All ranks call it; `packed`: see `gathered`. Raises PeerLost, WaitTimeout.
@@ -25,22 +25,22 @@ def gather_states(state: State, transport: Transport, blocks: Sequence[Block], d
         del state["x"]
         return state
     others = [{"optimizer": transport.recv(k, "optimizer").object} for k in transport.peers]
-    return gathered([state, *others], blocks, descent, packed or len(blocks) == 1)
+    return gathered([state, *others], blocks, updater, packed or len(blocks) == 1)
 
 
 def state_of(
-    rank: int, ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, own: int, packed: bool
+    rank: int, ranks: Sequence[State], blocks: Sequence[Block], updater: Updater, own: int, packed: bool
 ) -> State:
     """Return the state of a rank, of those of all `ranks` of a run, which may be of another number.
 
-    The rank owns chunk number `own` of each block, and has `descent`. `packed`: see `gathered`.
+    The rank owns chunk number `own` of each block, and has `updater`. `packed`: see `gathered`.
     """
     packed = packed or len(blocks) == 1
-    state = part_of(gathered(ranks, blocks, descent, packed), blocks, descent, own, packed)
+    state = part_of(gathered(ranks, blocks, updater, packed), blocks, updater, own, packed)
     return state | {"b": ranks[rank if rank < len(ranks) else 0]["b"]}
 
 
-def gathered(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, packed: bool) -> State:
+def gathered(ranks: Sequence[State], blocks: Sequence[Block], updater: Updater, packed: bool) -> State:
     """Return rank 0's `state_dict` with the optimizer's state of all `ranks`: of each block [n], or of each tensor.
 
     `packed`: the optimizer of a rank has slices of one vector, its chunks; else a vector of each block. Tensors: where
@@ -48,33 +48,33 @@ def gathered(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, 
     """
     if ranks[0].get("gathered"):
         return ranks[0]
-    N, old = len(ranks), [one["optimizer"]["state"] for one in ranks]
+    N, old = len(ranks), [rank["optimizer"]["state"] for rank in ranks]
     state: dict[int, State] = {}
-    by_tensor = any("sizes" in one["optimizer"] for one in ranks)
+    by_tensor = any("sizes" in rank["optimizer"] for rank in ranks)
     if by_tensor:
-        state = _of_tensors([one["optimizer"] for one in ranks], blocks, descent, packed)
-    elif not descent.is_flat:
+        state = _of_tensors([rank["optimizer"] for rank in ranks], blocks, updater, packed)
+    elif not updater.is_flat:
         state = {i: of for one in old for i, of in one.items()}
     elif old[0]:
-        of_rank = [_of_blocks(one, k, blocks, descent, N, packed) for k, one in enumerate(old)]
+        of_rank = [_of_blocks(one, k, blocks, updater, N, packed) for k, one in enumerate(old)]
         state = {j: _join([of_rank[(c - 1) % N][j] for c in range(N)]) for j in range(len(blocks))}
     optimizer = {"state": state, "param_groups": ranks[0]["optimizer"]["param_groups"], "by_tensor": by_tensor}
     return ranks[0] | {"optimizer": optimizer, "gathered": True}
 
 
-def part_of(whole: State, blocks: Sequence[Block], descent: Descent, own: int, packed: bool) -> State:
-    """Return, of a `gathered` state, that of the rank that owns chunk number `own` of each block and has `descent`."""
+def part_of(whole: State, blocks: Sequence[Block], updater: Updater, own: int, packed: bool) -> State:
+    """Return, of a `gathered` state, that of the rank that owns chunk number `own` of each block and has `updater`."""
     state = whole["optimizer"]["state"]
     if whole["optimizer"].get("by_tensor"):
-        place = [block.chunks[own] for block in blocks], descent.layout.slices
-        descent.cut(accumulate(of.stop - of.start for _, of, _, _ in _pieces(descent.sizes, *place)))
+        place = [block.chunks[own] for block in blocks], updater.layout.slices
+        updater.cut(accumulate(of.stop - of.start for _, of, _, _ in _pieces(updater.sizes, *place)))
         of_tensors, state = state, {}
-        for j, _, i, at in _pieces(descent.sizes, *place):
+        for j, _, i, at in _pieces(updater.sizes, *place):
             if i in of_tensors:
                 state[j] = _part(of_tensors[i], at.start, at.stop)
-    elif not descent.is_flat:
-        mine = {id(descent.parameters[i]) for i in descent.own}
-        numbered = [id(p) for group in descent.optimizer.param_groups for p in group["params"]]  # as in a state_dict
+    elif not updater.is_flat:
+        mine = {id(updater.parameters[i]) for i in updater.own}
+        numbered = [id(p) for group in updater.optimizer.param_groups for p in group["params"]]  # as in a state_dict
         state = {i: of for i, of in state.items() if numbered[i] in mine}
     elif state:
         pieces = [
@@ -82,24 +82,24 @@ def part_of(whole: State, blocks: Sequence[Block], descent: Descent, own: int, p
             for j, block in enumerate(blocks)
         ]
         if packed:
-            joined, ends = _join(pieces), [0, *accumulate(p.numel() for p in descent.parameters)]
+            joined, ends = _join(pieces), [0, *accumulate(p.numel() for p in updater.parameters)]
             pieces = [_part(joined, *both) for both in pairwise(ends)]
         state = dict(enumerate(pieces))
-    groups = descent.optimizer.state_dict()["param_groups"]
+    groups = updater.optimizer.state_dict()["param_groups"]
     pairs = zip(whole["optimizer"]["param_groups"], groups, strict=True)
     numbers = [group | {"params": own_group["params"]} for group, own_group in pairs]
     return whole | {"optimizer": {"state": state, "param_groups": numbers}}
 
 
-def _of_tensors(ranks: Sequence[State], blocks: Sequence[Block], descent: Descent, packed: bool) -> dict[int, State]:
+def _of_tensors(ranks: Sequence[State], blocks: Sequence[Block], updater: Updater, packed: bool) -> dict[int, State]:
     """Return the state of each tensor that has one, of the optimizers of all ranks."""
     N, found = len(ranks), dict[int, list[State]]()
     for c in range(N):
-        one, parts = ranks[(c - 1) % N], [descent.parts(N, block.part)[c] for block in blocks]
+        one, parts = ranks[(c - 1) % N], [updater.parts(N, block.part)[c] for block in blocks]
         lengths = [part.stop - part.start for part in parts]
         of_states = (next((len(v) for v in of.values() if _is_vector(v)), sum(lengths)) for of in one["state"].values())
         sizes = one.get("sizes") or (list(of_states) if packed else lengths)
-        for j, where, i, _ in _pieces(sizes, parts, descent.layout.slices):
+        for j, where, i, _ in _pieces(sizes, parts, updater.layout.slices):
             if j in one["state"]:
                 found.setdefault(i, []).append(_part(one["state"][j], where.start, where.stop))
     return {i: _join(states) for i, states in found.items()}
@@ -126,14 +126,14 @@ def _pieces(
 
 
 def _of_blocks(
-    state: dict[int, State], rank: int, blocks: Sequence[Block], descent: Descent, N: int, packed: bool
+    state: dict[int, State], rank: int, blocks: Sequence[Block], updater: Updater, N: int, packed: bool
 ) -> list[State]:
     """Return the states of the chunks that a rank of N had, one of each block."""
     if not packed:
         return [state[j] for j in range(len(blocks))]
     whole, found, start = _join([state[i] for i in sorted(state)]), [], 0
     for block in blocks:
-        chunk = descent.parts(N, block.part)[(rank + 1) % N]
+        chunk = updater.parts(N, block.part)[(rank + 1) % N]
         stop = start + chunk.stop - chunk.start
         found.append(_part(whole, start, stop))
         start = stop
@@ -145,7 +145,7 @@ def _part(state: State, start: int, stop: int) -> State:
 
 
 def _join(states: Sequence[State]) -> State:
-    return {name: torch.cat([one[name] for one in states]) if _is_vector(v) else v for name, v in states[0].items()}
+    return {name: torch.cat([state[name] for state in states]) if _is_vector(v) else v for name, v in states[0].items()}
 
 
 def _is_vector(value: Any) -> bool:

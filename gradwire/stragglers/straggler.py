@@ -12,7 +12,7 @@ from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.base import Transport
 
 
-class Stretch:
+class Slowdown:
     """How many times its time each pass of a rank takes: factor * exp(jitter * |z|), z standard normal from `seed`."""
 
     def __init__(self, factor: float, jitter: float, seed: int) -> None:
@@ -29,13 +29,13 @@ class Stretch:
 
 
 class Straggler(Observer):
-    """Stretches the passes of one rank, as an option says: see `Stretch`.
+    """Stretches the passes of one rank, as an option says: see `Slowdown`.
 
     The time is made longer by sleeping, so the cores are free for the other ranks.
     """
 
     def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
-        self._stretch = Stretch(factor, jitter, seed)
+        self._slowdown = Slowdown(factor, jitter, seed)
         self._times = 1.0  # of this pass
         self._since = 0.0  # what was computed when it began, or went on
         self.transport = transport
@@ -43,19 +43,19 @@ class Straggler(Observer):
     @property
     def is_slow(self) -> bool:
         """Whether there is anything to stretch."""
-        return self._stretch.factor != 1 or self._stretch.jitter != 0
+        return self._slowdown.factor != 1 or self._slowdown.jitter != 0
 
     def in_phase(self, name: str) -> AbstractContextManager[None]:
         """Return the block in which a pass is stretched; of another phase, one in which nothing is."""
-        return self.stretched() if name in ("forward", "backward") else nullcontext()
+        return self.slowed() if name in ("forward", "backward") else nullcontext()
 
     @contextmanager
-    def stretched(self) -> Iterator[None]:
+    def slowed(self) -> Iterator[None]:
         """Make the block, one pass, last as long as on a slow rank."""
         if not self.is_slow:
             yield
             return
-        self._times, self._since = self._stretch.draw(), self._computed()
+        self._times, self._since = self._slowdown.draw(), self._computed()
         yield
         self._catch_up()
 

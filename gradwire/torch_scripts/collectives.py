@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradwire.core.transports.throttle import Rates
-from gradwire.strategies import collectives, expected
+from gradwire.strategies import collectives, predictions
 from gradwire.virtual_time.transport import Simulated
 
 Vectors = Sequence[torch.Tensor]
@@ -43,7 +43,7 @@ def _all_reduce(sums: Sums, outs: Vectors, ins: Vectors, root: int, op: Any, tra
     elif N > 1:
         transport.lend(vector)
         name, rates = sums
-        all_reduce = expected.candidates(N, vector.nbytes, rates).get(name) or expected.all_reduces()[name]()
+        all_reduce = predictions.candidates(N, vector.nbytes, rates).get(name) or predictions.all_reduces()[name]()
         all_reduce.transport = transport
         all_reduce.all_reduce(vector, 0)
         _divide(vector, op, N)

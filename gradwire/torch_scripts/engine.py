@@ -148,6 +148,6 @@ class Engine(ABC, Generic[R]):
         return [f"rank {one.rank}: {one.call.words} at {one.at}" for one in [*self.sends, *self.receives]]
 
 
-def _mismatch(one: Pending, other: Pending) -> RunFailed:
-    texts = (f"rank {call.rank} is in {call.call.words} at {call.at}" for call in (other, one))
+def _mismatch(pending: Pending, other: Pending) -> RunFailed:
+    texts = (f"rank {call.rank} is in {call.call.words} at {call.at}" for call in (other, pending))
     return RunFailed(f"mismatch: {', '.join(texts)}")

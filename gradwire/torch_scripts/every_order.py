@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 from greenlet import getcurrent
+from typing_extensions import override
 
 from gradwire.core.records.tables import aligned
 from gradwire.core.transports.messages import as_vector
@@ -48,8 +49,8 @@ class OrderedRank(RankThread):
         self.parameters: dict[int, torch.Tensor] = {}
         self.is_suspended = False
 
+    @override
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """See RankThread."""
         self.parameters.update((id(p), p) for group in optimizer.param_groups for p in group["params"])
 
 
@@ -62,12 +63,12 @@ class OrderExplorer(Engine[OrderedRank]):
         self._entered = 0
         scheduler.ranks = ranks
 
+    @override
     def stop(self) -> None:
-        """See Engine."""
         self.scheduler.failed = True
 
+    @override
     def enter(self, pending: Pending) -> None:
-        """See Engine."""
         rank, call = self.ranks[pending.rank], pending.call
         pending.at = rank.at
         self._entered += 1
@@ -98,8 +99,8 @@ class OrderExplorer(Engine[OrderedRank]):
         rank.waits_for = None
         return ""
 
+    @override
     def look(self, pending: Pending) -> bool:
-        """See Engine."""
         rank = self.ranks[pending.rank]
         rank.waits_for = pending
         while (found := self._decide(pending, looks=True)) is None:
@@ -113,9 +114,9 @@ class OrderExplorer(Engine[OrderedRank]):
     def _open_ones(self, rank: OrderedRank) -> list[Pending]:
         """Return the receives of a rank from anybody that may take a message next: of each tag the first."""
         firsts: dict[str, Pending] = {}
-        for one in self.receives:
-            if one.rank == rank.rank and _from_anybody(one):
-                firsts.setdefault(_tag(one), one)
+        for receive in self.receives:
+            if receive.rank == rank.rank and _from_anybody(receive):
+                firsts.setdefault(_tag(receive), receive)
         return list(firsts.values())
 
     def _decide(self, pending: Pending, looks: bool) -> bool | None:
@@ -136,7 +137,7 @@ class OrderExplorer(Engine[OrderedRank]):
                 found.append((NOTHING, -1, f"sees at {at} that its {words} has not ended"))
             return found
 
-        tags = None if looks else tuple(_tag(one) for one in self._open_ones(rank))
+        tags = None if looks else tuple(_tag(open_one) for open_one in self._open_ones(rank))
         picked = self.scheduler.choose(rank.rank, Question(choices, tags=tags))
         if picked in messages:
             self._pair(*messages[picked])

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
+from typing_extensions import override
 
 NOTE = "--on_cpu: cuda and nccl mean the CPU and gloo to the script"
 
@@ -18,8 +19,8 @@ NOTE = "--on_cpu: cuda and nccl mean the CPU and gloo to the script"
 class CudaIsCpu(TorchFunctionMode):
     """In its block, functions of torch that are given a GPU use the CPU; for the thread that enters it."""
 
+    @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """See TorchFunctionMode."""
         if func is torch.Tensor.cuda:
             return args[0]
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
@@ -66,7 +67,7 @@ def _on_cpu(value: Any) -> Any:
 def _with_gloo(real: Callable[..., Any]) -> Callable[..., Any]:
     def make(*arguments: Any, **more: Any) -> Any:
         more.pop("device_id", None)
-        given = ["gloo" if isinstance(one, str) and "nccl" in one else one for one in arguments]
+        given = ["gloo" if isinstance(argument, str) and "nccl" in argument else argument for argument in arguments]
         if "nccl" in (more.get("backend") or ""):
             more["backend"] = "gloo"
         return real(*given, **more)

@@ -49,7 +49,7 @@ def replaced(world_size: int) -> Iterator[None]:
         rank, is_inner = here(), torch._C._current_graph_task_id() != -1
         if rank is None or is_inner or not more.get("accumulate_grad"):
             return run()
-        return rank.backward(run, [one for one in outputs if isinstance(one, torch.Tensor)])
+        return rank.backward(run, [output for output in outputs if isinstance(output, torch.Tensor)])
 
     def forward(module: torch.nn.Module, *_: Any) -> None:
         if (rank := here()) is not None:

@@ -19,12 +19,12 @@ from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError, in_python, one_of
 from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
-from gradwire.core.records.unfinished import claimed
+from gradwire.core.records.unfinished import run_lock
 from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import seconds
 from gradwire.networks.wing import read_unit
 from gradwire.options import Options
-from gradwire.strategies import expected
+from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
@@ -133,20 +133,20 @@ def run_on_cluster(
     options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
 ) -> SimulatedProgram:
     """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
-    one_of(options, "all_reduce", expected.all_reduces())
+    one_of(options, "all_reduce", predictions.all_reduces())
     link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
     linked = with_link(Options(**link))
     network = options.make_network(linked)
     options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
     rates = network.rates or ANY
-    if options.all_reduce not in expected.candidates(options.n_gpus, 0, rates):
+    if options.all_reduce not in predictions.candidates(options.n_gpus, 0, rates):
         raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     folder, stem = Path(options.results_dir), Path(program.name).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     if writes:
         check_writable_by("results_dir", folder)
-    with claimed(folder, name) if writes else nullcontext(), TemporaryDirectory() as temporary:
+    with run_lock(folder, name) if writes else nullcontext(), TemporaryDirectory() as temporary:
         recorders = [ScriptRecorder(rank, program.folder) for rank in range(options.n_gpus)]
         for recorder in recorders:
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")

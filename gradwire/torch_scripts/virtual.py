@@ -11,6 +11,7 @@ from typing import Any
 
 from greenlet import getcurrent
 from tqdm import tqdm
+from typing_extensions import override
 
 from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
@@ -35,12 +36,12 @@ class Cluster(Engine[VirtualRank]):
         super().__init__(ranks, plans)
         self.world = World(network, compute=False)  # what a process has of its own, ProcessState changes
 
+    @override
     def stop(self) -> None:
-        """See Engine."""
         self.world.stop()
 
+    @override
     def enter(self, pending: Pending) -> None:
-        """See Engine."""
         rank, call = self._catch_up(pending), pending.call
         pending.at, pending.ended_at = rank.at, rank.clock  # until it ends: when it began
         if isinstance(call, Collective):
@@ -55,8 +56,8 @@ class Cluster(Engine[VirtualRank]):
                 first = min(sends, key=lambda send: send.ended_at)
                 self._carry(first, pending, rank.clock + self.world.network.delay(pending.rank, first.rank))
 
+    @override
     def wait(self, pending: Pending, limit_s: float | None = None) -> str:
-        """See Engine."""
         rank = self._catch_up(pending)
         rank.show(rank.phase)
         rank.waits_for, late = pending, ""
@@ -77,16 +78,16 @@ class Cluster(Engine[VirtualRank]):
         rank.show("wait", tag=pending.call.words.partition(" ")[0])
         return late
 
+    @override
     def look(self, pending: Pending) -> bool:
-        """See Engine."""
         rank = self._catch_up(pending)
         found = pending.ended and pending.ended_at <= rank.clock
         if not found:
             rank.clock += _LOOK_S
         return found
 
+    @override
     def sleep(self, rank: VirtualRank, seconds: float) -> None:
-        """See Engine."""
         rank.pass_time()
         rank.show(rank.phase)
         rank.clock += seconds

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm import tqdm
+from typing_extensions import override
 
 from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
@@ -66,8 +67,8 @@ class VirtualRank(RankThread):
             self.clock += self.spent
         self.spent = 0.0
 
+    @override
     def seconds(self) -> float:
-        """See RankThread."""
         self.note()
         return self.clock + (self.spent if self._compute is None else 0.0)
 
@@ -103,8 +104,8 @@ class VirtualRank(RankThread):
                 self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
                 self.progress.update()
 
+    @override
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """See RankThread."""
         self._optimizer = self._optimizer or optimizer
         if self._optimizer is optimizer:
             self.note()

@@ -16,9 +16,9 @@ from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.files import CALIBRATION
 from gradwire.core.records.machine import machine, usable_cores
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.passes import Precision
 from gradwire.core.transports.timing import now
 from gradwire.core.workloads import models, tasks
@@ -108,7 +108,7 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
     model = models.seeded(options.model, data, options.seed, options.torch_dtype, options.model_options)
     x = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in trained(model)]))
     zeros, layout, precision = torch.zeros_like(x), layout_of(model), Precision(options.amp, x.device)
-    descent = Descent([x], options.make_optimizer(), 0.0, None, Recorder(), layout)
+    updater = Updater([x], options.make_optimizer(), 0.0, None, Recorder(), layout)
     taken: dict[str, list[float]] = {"data": [], "forward": [], "backward": [], "update": []}
     encoder, decoder = _codecs(options, layout, x)
     out, others = torch.empty_like(x), torch.zeros(_OTHERS)
@@ -131,7 +131,7 @@ def time_phases(options: Options, data: Data) -> dict[str, float]:
             with precision.autocast():
                 loss = timed("forward", lambda: task(model, inputs, labels).loss)  # noqa: B023 - called here
             timed("backward", loss.backward)
-            timed("update", lambda: descent.step(zeros, 1))
+            timed("update", lambda: updater.step(zeros, 1))
             if encoder and decoder:
                 g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained(model)])
                 code = timed("encode", lambda: encoder.encode(g))  # noqa: B023 - called here

@@ -20,7 +20,7 @@ from gradwire.networks.card import Card
 from gradwire.networks.units import PAYLOAD, bytes_per_second, seconds
 from gradwire.networks.wing import check_ranks, read_unit
 from gradwire.options import Options
-from gradwire.stragglers.straggler import Stretch
+from gradwire.stragglers.straggler import Slowdown
 from gradwire.strategies import STRATEGIES
 from gradwire.virtual_time.calibration import calibrated, calibrated_handling, count_flops
 from gradwire.virtual_time.handling import Handling
@@ -212,7 +212,7 @@ class Compute:
         self._phases = phases
         slow = options.slowdowns
         self._stretches = [
-            Stretch(slow.get(rank, 1.0), options.jitter, options.seed + rank) for rank in range(options.world_size)
+            Slowdown(slow.get(rank, 1.0), options.jitter, options.seed + rank) for rank in range(options.world_size)
         ]
         self._begun: dict[tuple[int, str], tuple[float, float]] = {}  # of a pass: its stretch, what of it is done
 

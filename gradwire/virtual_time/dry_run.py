@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy import forms
+from gradwire.core.strategy import cost_model
 from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.run_size import RunSize, check_strategy
@@ -63,7 +63,7 @@ class DryRun:
     @property
     def steps(self) -> float:
         """How many steps were taken, on average over the workers; where steps differ, in whole periods if in any."""
-        taken, repeats = [len(one.ends) for one in self._of_workers], period(self.options.strategy)
+        taken, repeats = [len(of_worker.ends) for of_worker in self._of_workers], period(self.options.strategy)
         return sum(n - n % repeats or n for n in taken) / len(taken)
 
     @property
@@ -75,7 +75,7 @@ class DryRun:
         """Whether one step is like all: nothing is random, all have one pace, and all workers end it together."""
         if self.options.jitter or self.options.strategy.traits.asynchronous:
             return False
-        ends = [one.ended for one in self._of_workers]
+        ends = [of_worker.ended for of_worker in self._of_workers]
         return max(ends) - min(ends) <= 0.001 * self.seconds
 
     def figures(self) -> dict[str, Any]:
@@ -84,8 +84,8 @@ class DryRun:
             "workers": self.options.roles.count("worker"),
             "seconds_a_step": self.seconds,
             "compute_s": self.compute,
-            "gb_sent_a_step": sum(one.nbytes for one in self.results) / self.steps / 1e9,
-            "messages_a_step": sum(one.messages for one in self.results) / self.steps,
+            "gb_sent_a_step": sum(result.nbytes for result in self.results) / self.steps / 1e9,
+            "messages_a_step": sum(result.messages for result in self.results) / self.steps,
             "gb_of_memory": max(self.memory) / 1e9,
             "busiest_card": f"{self.cards[0][0].name}, {self.cards[0][1]:.0f} %" if self.cards else "none",
         }
@@ -118,16 +118,18 @@ class DryRun:
     @property
     def counted(self) -> list[MemoryUse]:
         """What was counted of each rank's memory, with --memory."""
-        return [one.memory for one in self.results if one.memory]
+        return [result.memory for result in self.results if result.memory]
 
 
-def closed_form(options: Options, layout: Layout) -> tuple[float, float]:
+def evaluate_cost(options: Options, layout: Layout) -> tuple[float, float]:
     """Return the messages and bytes that all ranks send in a step, of parameters of this layout, in closed form."""
     strategy, roles, code = options.strategy, options.roles, options.coded(layout)
     width = options.torch_dtype.itemsize
     traffic = strategy.cost(code.kind if code else None).by_role
     nbytes, blocks = layout.n * width, len(layout.names)
-    counts = [forms.closed_form(strategy, traffic[role], len(roles), nbytes, code, width, blocks) for role in roles]
+    counts = [
+        cost_model.evaluate_cost(strategy, traffic[role], len(roles), nbytes, code, width, blocks) for role in roles
+    ]
     return sum(messages for messages, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
@@ -247,7 +249,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
         )
     assert time.ranks is not None
     held = [time.ranks.transports[rank].bytes_allocated for rank in range(options.world_size)]
-    took = max(one.ended for one in results) - max(one.begun for one in results)
+    took = max(result.ended for result in results) - max(result.begun for result in results)
     both = zip(network.cards(), passed["begun"], passed["ended"], strict=True)
     of_steps = [
         Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
@@ -263,7 +265,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
 def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
     """Show, during the block, how much of what is to be sent was sent."""
     nbytes = job.sizes.parameters * options.torch_dtype.itemsize
-    total = job.steps * closed_form(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
+    total = job.steps * evaluate_cost(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
     with tqdm(
         total=round(total), desc=options.strategy.name, unit="B", unit_scale=True,
         leave=False, disable=True if quiet else None,

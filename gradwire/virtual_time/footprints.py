@@ -10,10 +10,10 @@ from gradwire.compression import NoCodec
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.records.formulas import evaluate
+from gradwire.core.strategy.cost_model import sizes_in_formulas
 from gradwire.core.strategy.factories import ByTensor
-from gradwire.core.strategy.forms import sizes_in_formulas
-from gradwire.core.strategy.kept import nbytes_of
 from gradwire.core.strategy.run_size import RunSize, check_strategy
+from gradwire.core.strategy.state import nbytes_of
 from gradwire.diagnosis.memory_use import ACTIVATIONS, KINDS, MemoryUse
 from gradwire.options import Options
 from gradwire.virtual_time.steps import Sizes

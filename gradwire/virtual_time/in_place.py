@@ -2,8 +2,10 @@
 
 import math
 
+from typing_extensions import override
+
 from gradwire.core.transports.messages import Message, Work
-from gradwire.virtual_time.ranks import Member
+from gradwire.virtual_time.ranks import SimulatedRank
 
 
 class InPlace(Work):
@@ -11,7 +13,7 @@ class InPlace(Work):
 
     __slots__ = ("_dst", "_left", "_message", "_read_from", "_read_until", "_sender")
 
-    def __init__(self, sender: Member, message: Message, dst: int) -> None:
+    def __init__(self, sender: SimulatedRank, message: Message, dst: int) -> None:
         self._sender, self._dst = sender, dst
         self._left = math.inf  # not known before
         self._message: Message | None = message  # until it is released: there may be very many
@@ -34,14 +36,14 @@ class InPlace(Work):
             sender.wake(self._read_until)
 
     @property
+    @override
     def done(self) -> bool:
-        """See Work."""
         if self._left == math.inf:
             self._sender.catch_up()
         return self._sender.clock >= self._left and self._is_free()
 
+    @override
     def wait(self) -> None:
-        """See Work."""
         sender = self._sender
         t0 = sender.clock
         if self._left <= t0 and self._read_until <= t0:

@@ -97,7 +97,7 @@ class VirtualTime:
         deaths = {death.rank: death for death in self.deaths}
         present = set(range(world_size))
 
-        def be(rank: int, life: int) -> None:
+        def run_rank(rank: int, life: int) -> None:
             setup = set_up(job, rank)
             transport = self.member(ranks, rank, setup.device, setup.recorder, rejoined=life > 0)
             if life == 0 and rank in deaths:
@@ -120,18 +120,18 @@ class VirtualTime:
                 world.stop()  # no rank needs what is still on the agenda
 
         def start(rank: int, life: int) -> None:
-            coroutines.append(world.start(lambda: be(rank, life)))
+            coroutines.append(world.start(lambda: run_rank(rank, life)))
 
-        def mourn(rank: int) -> None:
+        def on_death(rank: int) -> None:
             results[rank] = None  # its clock may have been at the end already
             death = deaths[rank]
             if rank not in job.expendable:
                 failures[rank] = Failure("died", f"was killed at {death.time:g} virtual s")
                 world.stop()
             elif death.returns is not None:
-                world.at(max(world.time, death.returns), partial(come_back, rank))
+                world.at(max(world.time, death.returns), partial(on_restart, rank))
 
-        def come_back(rank: int) -> None:
+        def on_restart(rank: int) -> None:
             hosts = sorted(ranks.hosts & present)
             if hosts:
                 present.add(rank)
@@ -140,7 +140,7 @@ class VirtualTime:
             for host in hosts:
                 world.at(world.time, partial(ranks.transports[host].returned, rank))
 
-        ranks.after_death = mourn
+        ranks.after_death = on_death
         ranks.returning = {death.rank for death in self.deaths if death.returns is not None}
         with as_before(), _collecting_seldom(never=not self.compute):
             try:

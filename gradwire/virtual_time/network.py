@@ -17,6 +17,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from typing_extensions import override
+
 from gradwire.core.transports.throttle import FAIR, IN_ORDER, Rates
 from gradwire.networks.card import Card
 from gradwire.networks.graph import Edge, Graph
@@ -79,8 +81,8 @@ class Network(ABC):
 class OneSwitch(Network):
     """All ranks are at one switch, which is never full: only their own cards limit them."""
 
+    @override
     def path(self, src: int, dst: int) -> list[Card]:
-        """See Network."""
         return [self.sends[src], self.receives[dst]]
 
 
@@ -97,8 +99,8 @@ class Racks(Network):
         self.down = [Card(f"rack {rack} down", self.rack_bandwidth) for rack in range(self.racks)]
 
     @property
+    @override
     def rates(self) -> Rates | None:
-        """See Network."""
         racks = self.racks, self.rack_bandwidth
         return Rates(self.bandwidth, self.latency, self.overhead, self.sharing, *racks)
 
@@ -106,14 +108,14 @@ class Racks(Network):
         """Return the rack of a rank: the ranks are split as evenly as can be."""
         return rank * self.racks // self.world_size
 
+    @override
     def path(self, src: int, dst: int) -> list[Card]:
-        """See Network."""
         here, there = self.rack(src), self.rack(dst)
         between = [] if here == there else [self.up[here], self.down[there]]
         return [self.sends[src], *between, self.receives[dst]]
 
+    @override
     def cards(self) -> Iterator[Card]:
-        """See Network."""
         return chain(super().cards(), self.up, self.down)
 
 
@@ -138,12 +140,12 @@ class Linked(Network):
     def rates(self) -> None:
         """See Network."""
 
+    @override
     def path(self, src: int, dst: int) -> list[Card]:
-        """See Network."""
         return [self._cards[edge[:2]] for edge in self._way(src, dst)]
 
+    @override
     def delay(self, src: int, dst: int) -> float:
-        """See Network."""
         return sum(edge.latency for edge in self._way(src, dst))
 
     def _find_way(self, src: int, dst: int) -> list[Edge]:

@@ -9,6 +9,7 @@ from itertools import count
 
 import torch
 from greenlet import getcurrent
+from typing_extensions import override
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
@@ -37,13 +38,13 @@ class Ranks:
     def __init__(self, world: World, world_size: int) -> None:
         self.world = world
         self.world_size = world_size
-        self.transports: dict[int, Member] = {}
+        self.transports: dict[int, SimulatedRank] = {}
         self.seconds: Callable[[int, str, float], float] = lambda rank, phase, part: 0.0
         self.cores: Cores | None = None  # None: each rank has a core of its own
         self.handling: Handling | None = None  # None: messages take nothing of a core
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
-        self.waiters: defaultdict[int, list[Member]] = defaultdict(list)  # who ever waits for a rank, or for ANY
+        self.waiters: defaultdict[int, list[SimulatedRank]] = defaultdict(list)  # who ever waits for a rank, or for ANY
         self.waits = count()
         self.returning: set[int] = set()  # who will be started again after its death
         self.lives = [0] * world_size  # how often each was started again
@@ -55,7 +56,7 @@ class Ranks:
         self.gone.append((rank, why, died))
         self.ever_gone.add(rank)
         for src in (rank, ANY):
-            waiting = [one for one in self.waiters[src] if one._wanted and one._wanted[0] == src]
+            waiting = [waiter for waiter in self.waiters[src] if waiter._wanted and waiter._wanted[0] == src]
             for transport in sorted(waiting, key=lambda one: one._since):
                 transport.wake(self.world.time)
         if died:
@@ -68,7 +69,7 @@ class Ranks:
         return f"deadlock after {self.world.time:.6g} virtual s: {'; '.join(waits[:8])}{more}"
 
 
-class Member(Transport):
+class SimulatedRank(Transport):
     """One of the ranks, a coroutine with a clock of its own: how its time passes, what it waits for, how it leaves."""
 
     def __init__(self, ranks: Ranks, rank: int, device: torch.device, recorder: Recorder, rejoined: bool) -> None:
@@ -96,8 +97,8 @@ class Member(Transport):
         ranks.transports[rank] = self
 
     @property
+    @override
     def rates(self) -> Rates | None:
-        """See Transport."""
         return None if self.ranks.cores else self.network.rates
 
     # Time
@@ -106,8 +107,8 @@ class Member(Transport):
         """See Transport: this rank's own clock."""
         return self.clock
 
+    @override
     def sleep(self, seconds: float) -> None:
-        """See Transport."""
         self.clock += max(0.0, seconds)
 
     def cpu_seconds(self) -> float:
@@ -135,8 +136,8 @@ class Member(Transport):
 
     # Coming and going
 
+    @override
     def close(self) -> None:
-        """See Transport."""
         if not self._closed:
             self._closed = True
             self.world.at(self.clock, partial(self._leave, CLOSED))
@@ -164,16 +165,16 @@ class Member(Transport):
         self.inbox.news.append(PeerReturned(peer))
         self.wake(self.world.time)
 
+    @override
     def admit(self, peer: int) -> None:
-        """See Transport."""
         self.inbox.forget(peer)
 
+    @override
     def may_return(self) -> bool:
-        """See Transport."""
         return any(not self.ranks.transports[rank].rejoined for rank in self.ranks.returning)
 
+    @override
     def is_gone(self, peer: int) -> bool:
-        """See Transport."""
         self._notice(peer)
         return super().is_gone(peer)
 
@@ -193,7 +194,7 @@ class Member(Transport):
 
     # Waiting
 
-    def take_in(self, message: Message) -> None:
+    def receive_arrived(self, message: Message) -> None:
         """Put a message that has arrived into the inbox."""
         if self._closed:
             return

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from typing_extensions import override
+
 from gradwire.networks.card import Card
 
 
@@ -60,8 +62,8 @@ class Sharing(ABC):
 class InOrder(Sharing):
     """A card passes one message after the other."""
 
+    @override
     def send(self, flow: Flow, at: float) -> None:
-        """See Sharing."""
         start, end = flow.cards[0].take(flow.nbytes, at, at)
         if flow.left:
             flow.left(end)
@@ -92,8 +94,8 @@ class Fair(Sharing):
         self._acknowledged = acknowledged  # of a message's bytes, those that pass the cards back
         self._ways: dict[tuple[int, int], deque[Flow] | None] = {}  # that are busy, and what waits for each
 
+    @override
     def send(self, flow: Flow, at: float) -> None:
-        """See Sharing."""
         if at > self._agenda.time:
             self._agenda.at(at, partial(self.send, flow, at))
             return

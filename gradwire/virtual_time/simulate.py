@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import pandas as pd
 from tyro.conf import UseAppendAction
 
-from gradwire.command_line import guarded, parse_with
+from gradwire.command_line import parse_with, run_command
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import prepare, resolve
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(run_or_time(options, chosen).text())
 
-    return guarded(work)
+    return run_command(work)
 
 
 def run_or_time(options: Options, chosen: SimulationOptions, quiet: bool = False) -> Simulation | DryRun:

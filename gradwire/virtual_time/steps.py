@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from typing_extensions import override
 
 from gradwire.compression.wing import AFTER_WARM_UP
 from gradwire.core.strategy.layout import Layout
@@ -22,7 +23,7 @@ from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.options import Options
 from gradwire.sharding.blocks import Block, blocks_of, cut
-from gradwire.sharding.passes import OnBlocks, free, give, on_blocks, take_gradients
+from gradwire.sharding.passes import BlockObserver, bind, on_blocks, pop_gradients, unbind
 
 
 @dataclass(frozen=True)
@@ -76,42 +77,42 @@ class HollowReplica(Replica):
         self._blocks: Sequence[Block] = ()
         self._copies: list[torch.Tensor] = []
 
+    @override
     def collect_one(self, i: int) -> None:
-        """See Replica."""
         self.parameters[0].grad = self._gradients[0]
 
+    @override
     def free_x(self) -> None:
-        """See Replica."""
         super().free_x()
         self.point_at(self.x)
 
+    @override
     def on_gradient(self, call: Callable[[int], None]) -> None:
-        """See Replica."""
         self._on_gradient, self.is_watched = call, True
 
-    def tell_of(self, blocks: Sequence[Block], told: OnBlocks) -> None:
+    def tell_of(self, blocks: Sequence[Block], observer: BlockObserver) -> None:
         """Tell `told` of the passes of these blocks."""
-        self._blocks, self._told = blocks, told
+        self._blocks, self._observer = blocks, observer
 
     def forward(self, autocast: bool) -> None:
         """Let the time of a forward pass pass, block by block; `autocast` makes copies of parameters in bf16."""
         if self._blocks:
-            self._told.begin_forward()
+            self._observer.begin_forward()
         for i, n in enumerate(self.layout.sizes):
             if self._blocks:
-                self._told.enter(self._blocks[i])
+                self._observer.enter(self._blocks[i])
             if autocast:
                 self._copies.append(torch.empty(n, dtype=torch.bfloat16, device=self.x.device))
             if self._blocks:
-                self._told.leave(self._blocks[i])
+                self._observer.leave(self._blocks[i])
         if self._blocks:
-            self._told.end_forward()
+            self._observer.end_forward()
 
     def pass_back(self) -> None:
         """Let the time of a backward pass pass: all tensors have a gradient, the last one first."""
         for i in reversed(range(len(self.layout.names))):
             if self._blocks:
-                self._told.enter_backward(self._blocks[i])
+                self._observer.enter_backward(self._blocks[i])
             with self._recorder.holding("gradients"):
                 gradient = torch.empty(self.layout.sizes[i], dtype=self.x.dtype, device=self.x.device)
             if self.is_watched:
@@ -129,20 +130,20 @@ def _tensors(replica: HollowReplica, names: str) -> list[Block]:
     return [Block(name, nn.Identity(), range(i, i + 1), part) for i, (name, part) in enumerate(pairs)]
 
 
-@give.register
-@take_gradients.register
+@bind.register
+@pop_gradients.register
 def _leave(replica: HollowReplica, block: Block, vector: torch.Tensor) -> None:
     """Do nothing: no tensor of a block is kept."""
 
 
-@free.register
+@unbind.register
 def _leave_all(replica: HollowReplica, block: Block) -> None:
     """Do nothing."""
 
 
 @on_blocks.register
-def _on_blocks(replica: HollowReplica, blocks: Sequence[Block], told: OnBlocks) -> None:
-    replica.tell_of(blocks, told)
+def _on_blocks(replica: HollowReplica, blocks: Sequence[Block], observer: BlockObserver) -> None:
+    replica.tell_of(blocks, observer)
 
 
 class Hollow(nn.Module):
@@ -177,7 +178,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
         replica = HollowReplica(job.sizes, transport, options.torch_dtype)
     strategy.start(replica, transport, options.make_optimizer(), options.settings(), **options.start_arguments())
     recorder.shares = job.sizes.shares
-    strategy.descent.until = job.steps * job.samples * roles.count("worker")
+    strategy.updater.until = job.steps * job.samples * roles.count("worker")
     recorder.epoch = AFTER_WARM_UP
     _meet(transport)
     report("begun")
@@ -238,11 +239,11 @@ def seconds_of_a_step(results: list[Steps], roles: list[str], period: int = 1) -
     for, and at the end it may have to wait for all. Of few steps, all.
     """
     workers = [result for result, role in zip(results, roles, strict=True) if role == "worker"]
-    ends = sorted(end for one in workers for end in one.ends[:-1])
+    ends = sorted(end for worker in workers for end in worker.ends[:-1])
     alike = len(workers) * period
     last = len(ends) - 1
     count = (last - len(ends) // 2) // alike * alike
     if count > 0:
         return (ends[last] - ends[last - count]) * len(workers) / count
-    taken = sum(len(one.ends) for one in workers)
-    return sum(one.ended - one.begun for one in workers) / taken if taken else 0.0
+    taken = sum(len(worker.ends) for worker in workers)
+    return sum(worker.ended - worker.begun for worker in workers) / taken if taken else 0.0

@@ -14,26 +14,27 @@ from functools import partial
 from typing import Any, overload
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.transports.base import NO_LIMIT
 from gradwire.core.transports.inbox import ANY, Tags, named
 from gradwire.core.transports.messages import Delivered, Message, PeerLost, Work, as_vector
 from gradwire.networks.card import Card
 from gradwire.virtual_time.in_place import InPlace
-from gradwire.virtual_time.ranks import Member
+from gradwire.virtual_time.ranks import SimulatedRank
 from gradwire.virtual_time.sharing import Flow
 from gradwire.virtual_time.vectors import Hollow, zeros
 
 _LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
 
 
-class Simulated(Member):
+class Simulated(SimulatedRank):
     """`Transport` in virtual time; made in the coroutine that is the rank."""
 
     # Memory
 
+    @override
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """See Transport."""
         # Hollow vectors share one storage, so where storages are counted there are none.
         make = torch.zeros if self.recorder.observers else zeros
         vector: torch.Tensor = make(numel, dtype=dtype, device=self.device)
@@ -41,8 +42,8 @@ class Simulated(Member):
         self.bytes_allocated += vector.nbytes
         return vector
 
+    @override
     def free(self, vector: torch.Tensor) -> None:
-        """See Transport."""
         super().free(vector)
         self.bytes_allocated -= vector.nbytes
 
@@ -98,7 +99,7 @@ class Simulated(Member):
 
     def _deliver(self, message: Message, dst: int, life: int) -> None:
         if self.ranks.lives[dst] == life:  # else it was sent to one that has died since
-            self.ranks.transports[dst].take_in(message)
+            self.ranks.transports[dst].receive_arrived(message)
         self.on_the_way -= 1
         if self._why_gone:
             self.arrived()
@@ -111,8 +112,8 @@ class Simulated(Member):
     @overload
     def recv(self, src: int, tag: Tags, timeout: float) -> Message | None: ...
 
+    @override
     def recv(self, src: int, tag: Tags, timeout: float | None = None) -> Message | None:
-        """See Transport."""
         message = super().recv(src, tag, timeout)
         if message is not None and self.ranks.handling:
             self.work(self.ranks.handling.to_receive(message.nbytes))

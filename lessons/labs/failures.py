@@ -12,7 +12,7 @@ import torch
 from lessons.failures import Training
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
 from lessons.sums import are_all, coefficients, describe
-from lessons.values import Descent, check_like, is_close, kind_of, normal
+from lessons.values import Updater, check_like, is_close, kind_of, normal
 
 SERVER, LR = 0, 0.1
 START, STEPS = 2, 6  # of `collect`: the first step's number, as in a later epoch
@@ -77,18 +77,18 @@ class Failures(Lab):
             return _die(yours.save, inputs) if case.function == "save" else _ask(yours.interval, inputs["asked"])
         if transport.rank != SERVER:
             return _work(transport, inputs)
-        descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+        updater = Updater(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
 
         def update(g: torch.Tensor) -> None:
-            descent.update(g)
-            for fault in _explain_steps(case, inputs["c"], descent.result()):  # here, for what follows may never end
+            updater.update(g)
+            for fault in _explain_steps(case, inputs["c"], updater.result()):  # here, for what follows may never end
                 raise Fault("wrong", fault)
 
-        yours.collect(transport, descent.x, update, START, case.b)
+        yours.collect(transport, updater.x, update, START, case.b)
         if case != self.scored:
-            return descent.result()
+            return updater.result()
         saved = yours.save(Training(inputs["x"], inputs["c"][0], 0)).values()
-        return descent.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
+        return updater.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if run.case.function == "interval":
@@ -139,7 +139,7 @@ def _die(save: Callable[[Training], Any], inputs: Vectors) -> Vectors:
 
 def _ask(interval: Callable[[float, float, int], Any], asked: torch.Tensor) -> Vectors:
     answers = [interval(save_s, life_s, int(N)) for save_s, life_s, N in asked.tolist()]
-    if other := [one for one in answers if not isinstance(one, (int, float)) or not 0 < one < inf]:
+    if other := [answer for answer in answers if not isinstance(answer, (int, float)) or not 0 < answer < inf]:
         raise Fault("returned", f"interval returned {other[0]!r}; expected seconds, a number above 0")
     return {"answers": torch.tensor(answers, dtype=torch.float64)}
 

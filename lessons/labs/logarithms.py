@@ -13,7 +13,7 @@ import torch
 
 from gradwire.core.records.errors import one_line
 from gradwire.core.transports.base import Transport
-from gradwire.every_order.contributions import find_fault
+from gradwire.every_order.contributions import check_all_reduce
 from lessons.lab import Case, Figure, Run, Sent, Vectors, first
 from lessons.labs.ring import AllReduce, other_bits
 from lessons.sums import coefficients, describe
@@ -26,7 +26,7 @@ _WAIT = "the partner reads `vector` where it lies: copy what comes, wait for you
 _CASTS = "it is given integers, too: make vectors of your own by torch.empty_like(vector), and scale nothing"
 _RETURNS = "wait for all Works before you return"
 
-# By what is being done: what a fault of `find_fault` says, and what is to be said of it.
+# By what is being done: what a fault of `check_all_reduce` says, and what is to be said of it.
 _HINTS: dict[str, Sequence[tuple[str, str]]] = {
     DOUBLING: (
         ("may not have read", _WAIT),
@@ -80,7 +80,7 @@ class Logarithms(AllReduce):
 
     def examine(self, yours: Sequence[SimpleNamespace], run: Run) -> Iterator[str]:
         for name in _asked(run.case):
-            fault = _find_fault([getattr(one, name) for one in yours], run.case)
+            fault = _find_fault([getattr(your, name) for your in yours], run.case)
             if fault and not _is_mean(run, name):
                 released = any(is_spoiled(result[name]) for result in run.results)  # which is said of every lab
                 hint = "" if released else _hint_of(name, fault, run.case)
@@ -188,13 +188,13 @@ def _find_fault(functions: Sequence[Any], case: Case) -> str | None:
 
     try:
         with redirect_stdout(None):  # what it prints has been shown
-            return find_fault(all_reduce, case.n, case.length)
+            return check_all_reduce(all_reduce, case.n, case.length)
     except (Exception, SystemExit) as error:
         return f"N = {case.n}, length {case.length}, on vectors of integers: {one_line(error)}"
 
 
 def _hint_of(name: str, fault: str, case: Case) -> str:
-    """Return what is to be said of a fault that `find_fault` has named."""
+    """Return what is to be said of a fault that `check_all_reduce` has named."""
     doing = DOUBLING if _is_power_of_two(case.n) else "folding"
     if name == HALVING:
         is_back = int(fault.partition("round ")[2].partition(":")[0] or 0) > log2(case.n)

@@ -14,7 +14,7 @@ from lessons.lab import Case, Fault, Figure, Run, Vectors
 from lessons.labs.param_server import LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.memory import Block
 from lessons.sums import are_all, coefficients, describe
-from lessons.values import Descent, check_like, is_close, kind_of
+from lessons.values import Updater, check_like, is_close, kind_of
 
 GATHER, FREE, REDUCE = "gather", "free", "reduce_scatter"
 FIELDS = {GATHERED: "parameters", GRADIENTS: "gradients"}  # of a block, by the kind of their memory
@@ -103,7 +103,7 @@ class _Rank:
     def train(self) -> Vectors:
         """Take the steps; return what was gathered and, at this rank's chunks, mean gradients and x. Raises Fault."""
         result: Vectors = {}
-        optimizers = [Descent(block.own, LR, MOMENTUM) for block in self.blocks]
+        optimizers = [Updater(block.own, LR, MOMENTUM) for block in self.blocks]
         self.ledger.begin_training()
         for s in range(1, STEPS + 1):
             result |= {

@@ -13,7 +13,7 @@ from gradwire.every_order.report import Report
 from lessons import not_waiting
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
 from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
-from lessons.values import Descent, normal
+from lessons.values import Updater, normal
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -74,9 +74,9 @@ class NotWaiting(Lab):
         if isinstance(case, Task):
             if transport.rank != SERVER:
                 return _work(transport, inputs)
-            descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
-            staleness = _numbers(yours.serve(transport, descent.x, descent.update, case.s), "serve")
-            return descent.result() | {"staleness": staleness}
+            updater = Updater(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+            staleness = _numbers(yours.serve(transport, updater.x, updater.update, case.s), "serve")
+            return updater.result() | {"staleness": staleness}
         asked = _asked(inputs)
         if case.function == "descend":
             return {f"x{i}": _numbers(_call(yours.descend, "descend", rate, curvature, tau, _STEPS), "descend")

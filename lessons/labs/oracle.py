@@ -12,7 +12,7 @@ from lessons.lab import Case, Fault, Figure, Run, Vectors
 from lessons.labs import oracle_words as words
 from lessons.labs.oracle_words import RANKS, ask, draw_replicas, plan_of
 from lessons.labs.ring import AllReduce
-from lessons.values import Descent, kind_of, normal
+from lessons.values import Updater, kind_of, normal
 
 LR = 0.1
 
@@ -147,13 +147,13 @@ def _flattened(plan: Any, N: int) -> Vectors:
 
 def _run_one_process(one_process: Callable[..., Any], inputs: Vectors) -> Vectors:
     """Return the x before each update, and the gradient that it was made with. Raises Fault."""
-    descent = Descent(inputs["x"].clone(), LR)
-    samples = inputs["samples"].reshape(-1, descent.x.numel())
+    updater = Updater(inputs["x"].clone(), LR)
+    samples = inputs["samples"].reshape(-1, updater.x.numel())
 
     def gradient(chosen: Any) -> torch.Tensor:
         if isinstance(chosen, list) and not all(isinstance(i, int) for i in chosen):
             raise Fault("gradient", "gradient was given a list of parts; expected a list of samples, which are numbers")
-        return descent.x - samples[torch.as_tensor(list(chosen)).long()].mean(0)
+        return updater.x - samples[torch.as_tensor(list(chosen)).long()].mean(0)
 
-    one_process(plan_of(inputs), gradient, descent.update)
-    return descent.result()
+    one_process(plan_of(inputs), gradient, updater.update)
+    return updater.result()

@@ -14,7 +14,7 @@ from gradwire.every_order.invariants import Holds
 from gradwire.every_order.report import Report
 from lessons.lab import Case, Fault, Run, Vectors, first
 from lessons.labs.not_waiting import LR, SERVER, NotWaiting, Task
-from lessons.values import Descent, is_close, kind_of
+from lessons.values import Updater, is_close, kind_of
 
 SENT, APPLIED, DROPPED = _WORDS = ("sent", "applied", "dropped")
 Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and of which worker
@@ -108,9 +108,9 @@ class Orders(NotWaiting):
         if transport.rank != SERVER:
             return _work(transport, inputs)
         happened = list[tuple[str, int]]()
-        descent = Descent(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
-        yours.serve(transport, descent.x, descent.update, noting(happened), case.s)
-        return {"x": descent.x, "happened": torch.tensor([[_WORDS.index(what), k] for what, k in happened])}
+        updater = Updater(transport.allocate(case.length, case.dtype).copy_(inputs["x"]), LR)
+        yours.serve(transport, updater.x, updater.update, noting(happened), case.s)
+        return {"x": updater.x, "happened": torch.tensor([[_WORDS.index(what), k] for what, k in happened])}
 
     def in_all_orders(self, load: Callable[[], SimpleNamespace]) -> Report:
         from lessons import orders  # which imports `decisions` from here

@@ -9,7 +9,7 @@ import torch
 
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
 from lessons.sums import are_all, coefficients, describe
-from lessons.values import Descent, check_in_place, is_close, normal
+from lessons.values import Updater, check_in_place, is_close, normal
 
 LR, MOMENTUM = 0.1, 0.9
 STEPS = 3
@@ -52,13 +52,13 @@ class Server(OfLosses):
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         x = transport.allocate(case.length, case.dtype).copy_(inputs["x"])
         g = transport.allocate(case.length, case.dtype)
-        descent = Descent(x, LR, MOMENTUM)
+        updater = Updater(x, LR, MOMENTUM)
         result = {}
         for s in range(1, STEPS + 1):
             if transport.rank == 0:
-                descent.used.clear()
-                yours.serve(transport, x, descent.update)
-                result[f"used{s}"] = torch.cat([x[:0], *descent.used]).view(-1, case.length)
+                updater.used.clear()
+                yours.serve(transport, x, updater.update)
+                result[f"used{s}"] = torch.cat([x[:0], *updater.used]).view(-1, case.length)
             else:
                 torch.sub(x, inputs["c"], out=g)
                 before = g.clone()
@@ -169,10 +169,10 @@ def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
 
 def one_process(workers: Sequence[Vectors], steps: int) -> list[torch.Tensor]:
     """Return x before the first step and after each, as one process computes it from the workers' gradients x - c."""
-    descent = Descent(workers[0]["x"].clone(), LR, MOMENTUM)
+    updater = Updater(workers[0]["x"].clone(), LR, MOMENTUM)
     for _ in range(steps):
-        descent.update(mean_gradient(workers, descent.x))
-    return [*descent.before, descent.x]
+        updater.update(mean_gradient(workers, updater.x))
+    return [*updater.before, updater.x]
 
 
 def mean_gradient(workers: Sequence[Vectors], x: torch.Tensor) -> torch.Tensor:

@@ -89,14 +89,14 @@ class Seldom(OfLosses):
             for t in range(1, steps + 1):
                 sums.pass_a_step(t)
                 vectors[0].sub_(LR * (vectors[0] - inputs["c"]))
-                for one in fragments:
+                for fragment in fragments:
                     if name == STREAM:
-                        yours.stream(sums, one, t)
-                    elif t % one.H == 0:
-                        yours.outer_step(sums, one)
+                        yours.stream(sums, fragment, t)
+                    elif t % fragment.H == 0:
+                        yours.outer_step(sums, fragment)
                 states.append(vectors[:2].clone())
-            for one in fragments:  # what has no turn before the end
-                sums.advance(one.tag)
+            for fragment in fragments:  # what has no turn before the end
+                sums.advance(fragment.tag)
             result[name] = torch.stack(states)
         return result
 
@@ -125,7 +125,7 @@ class _Sums(Rounds):
 
     def __init__(self, transport: Any, fragments: Sequence[Fragment]) -> None:
         super().__init__(transport)
-        self.transport, self.fragments, self.t = transport, {one.tag: one for one in fragments}, 0
+        self.transport, self.fragments, self.t = transport, {fragment.tag: fragment for fragment in fragments}, 0
 
     def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
         """See Rounds. Raises Fault."""
@@ -150,10 +150,10 @@ class _Sums(Rounds):
             for tag in [*self._going]:
                 self._give(tag, self.transport.recv((self.transport.rank - 1) % N, tag))
 
-    def _fail(self, call: str, one: Fragment, why: str) -> None:
-        begin = f"N = {self.transport.world_size}, step {self.t}: rank {self.transport.rank}: {call}({one.tag!r})"
-        raise Fault("sum", f"{begin}: {why}; it is sent when t > 0 and (t - {one.offset}) mod {one.H} = 0, "
-                           f"and used tau = {one.tau} steps later")  # fmt: skip
+    def _fail(self, call: str, fragment: Fragment, why: str) -> None:
+        begin = f"N = {self.transport.world_size}, step {self.t}: rank {self.transport.rank}: {call}({fragment.tag!r})"
+        raise Fault("sum", f"{begin}: {why}; it is sent when t > 0 and (t - {fragment.offset}) mod {fragment.H} = 0, "
+                           f"and used tau = {fragment.tau} steps later")  # fmt: skip
 
 
 def _cut(vectors: Iterable[torch.Tensor], case: Case, name: str) -> list[Fragment]:
@@ -171,15 +171,17 @@ def _play(case: Case, inputs: Sequence[Vectors], name: str, steps: int, **wrong:
     fragments, states = _cut(vectors, case, name), []
     for t in range(1, steps + 1):
         vectors[0].sub_(LR * (vectors[0] - c))
-        for one in fragments:
-            if (t - one.offset) % one.H == 0:
-                one.sum.copy_(one.x)
-            if t > one.tau and (t - one.tau - one.offset) % one.H == 0:
-                s = SimpleNamespace(old=one.x0.clone(), now=one.x.clone(), last=one.momentum.clone(), sent=one.sum)
-                s.alpha = one.alpha
+        for fragment in fragments:
+            if (t - fragment.offset) % fragment.H == 0:
+                fragment.sum.copy_(fragment.x)
+            if t > fragment.tau and (t - fragment.tau - fragment.offset) % fragment.H == 0:
+                s = SimpleNamespace(
+                    old=fragment.x0.clone(), now=fragment.x.clone(), last=fragment.momentum.clone(), sent=fragment.sum
+                )
+                s.alpha = fragment.alpha
                 for key, formula in (_RIGHT | wrong).items():
                     setattr(s, key, formula(s))
-                for vector, value in ((one.momentum, s.m), (one.x0, s.x0), (one.x, s.x)):
+                for vector, value in ((fragment.momentum, s.m), (fragment.x0, s.x0), (fragment.x, s.x)):
                     vector.copy_(value)
         states.append(vectors[:2].clone())
     return torch.stack(states)

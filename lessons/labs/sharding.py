@@ -10,7 +10,7 @@ from lessons.lab import Case, Fault, Figure, Run, Sent, Vectors
 from lessons.labs.param_server import CURE, LR, MOMENTUM, OfLosses, mean_gradient, one_process
 from lessons.labs.ring import FORMULAS, chunk_spans
 from lessons.sums import are_all, coefficients, describe
-from lessons.values import Descent, check_in_place, is_close, kind_of
+from lessons.values import Updater, check_in_place, is_close, kind_of
 
 STEPS = 2  # momentum is seen in the second
 
@@ -92,7 +92,7 @@ class Optimizer:
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
         self._x, self._g, self._rank = x, g, rank
-        self._parts: dict[tuple[int, int], Descent] = {}
+        self._parts: dict[tuple[int, int], Updater] = {}
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -104,7 +104,7 @@ class Optimizer:
     @property
     def elements(self) -> int:
         """How many numbers of state it keeps."""
-        return sum(one.velocity.numel() for one in self._parts.values())
+        return sum(part.velocity.numel() for part in self._parts.values())
 
     def update(self, part: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step on `part`, a slice of x, in place, with the gradient of its elements. Raises Fault."""
@@ -119,10 +119,10 @@ class Optimizer:
         start = _start(part, self._x)
         if start is None:
             self.of_copies += 1
-            Descent(part, LR, MOMENTUM).update(gradient)  # its state goes with it
+            Updater(part, LR, MOMENTUM).update(gradient)  # its state goes with it
             return
         where = slice(start, start + part.numel())
-        self._parts.setdefault((where.start, where.stop), Descent(part, LR, MOMENTUM)).update(gradient)
+        self._parts.setdefault((where.start, where.stop), Updater(part, LR, MOMENTUM)).update(gradient)
         self.given[where], self.updated[where] = gradient, True
 
 

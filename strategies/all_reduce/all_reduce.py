@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.records.errors import one_of
 from gradwire.core.strategy.codes import DENSE
-from gradwire.core.strategy.forms import closed_form, sources
+from gradwire.core.strategy.cost_model import evaluate_cost, sources
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Choice, Cost, Footprint, Traits
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.choosing import FASTEST, choose
-from strategies.all_reduce.expected import all_reduces
+from strategies.all_reduce.predictions import all_reduces
 
 
 @dataclass(kw_only=True)
@@ -37,8 +38,8 @@ class FastestAllReduce(AllReduceSGD):
         known = all_reduces()
         self.chosen = known.get(self.algorithm, known["ring"])()
 
+    @override
     def check(self, run: RunSize) -> None:
-        """See Strategy."""
         one_of(self, "algorithm", (FASTEST, *all_reduces()))
 
     def join(self, resumed: bool) -> None:
@@ -56,7 +57,7 @@ class FastestAllReduce(AllReduceSGD):
         self.transport.recorder.follow(sources(type(self)) | sources(type(self.chosen)))
         if self.coding:
             N, x = self.transport.world_size, self.replica.x
-            self.coding.dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)[1]
+            self.coding.dense = evaluate_cost(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)[1]
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
         """As the one that was chosen."""
@@ -78,7 +79,7 @@ class FastestAllReduce(AllReduceSGD):
         assert self.choice is not None
         return super().state_dict() | {"choice": asdict(self.choice)}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Strategy."""
         super().load_state_dict(state)
         self.adopt(Choice(**state["choice"]))

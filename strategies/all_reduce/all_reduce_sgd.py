@@ -28,11 +28,11 @@ class AllReduceSGD(Strategy, ABC):
         g = self.replica.collect()
         if self.coding:
             n = self.coding.mean(g, n_samples, self.all_reduce)
-            self.descent.lacking = self.coding.missing
+            self.updater.lacking = self.coding.missing
         else:
             n = self.all_reduce(g.mul_(n_samples), n_samples)
             g.div_(n)
-        self.descent.step(g, n)
+        self.updater.step(g, n)
         self.replica.zero_grad()
 
     def finish(self) -> None:

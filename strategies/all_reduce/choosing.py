@@ -1,7 +1,8 @@
 """Which all-reduce is the fastest for a vector on these ranks: a part of the strategy `all_reduce`.
 
-Where the network is known, in virtual time or by --bandwidth and --latency, the closed forms of `expected.py` decide.
-All-reduces that have none there (for N no power of two, if cards share fairly) are timed, with the best of the others.
+Where the network is known, in virtual time or by --bandwidth and --latency, the closed forms of `predictions.py`
+decide. All-reduces that have none there (for N no power of two, if cards share fairly) are timed, with the best of the
+others.
 Where the network is not known, all are timed for some milliseconds, on processes the three likeliest; where ranks share
 cores, these are those with the fewest messages in all, not with the shortest chain of them. Of each counts the slowest
 rank, in the median of some blocks of calls. Rank 0 decides, and tells all.
@@ -19,7 +20,7 @@ from gradwire.core.strategy.traits import Choice
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER, Rates
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
+from strategies.all_reduce.predictions import all_reduces, candidates, predict_all_reduce, predict_on_cores
 
 FASTEST = "fastest"
 _PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5, sharing=IN_ORDER)  # roughly, to find whom to time
@@ -47,7 +48,7 @@ def _compare(
 ) -> tuple[dict[str, float], str]:
     """Return the seconds of those among which the fastest is, and in words how they were found."""
     N, rates = transport.world_size, transport.rates
-    forms = {name: expect(kind, N, nbytes, rates) if rates else None for name, kind in known.items()}
+    forms = {name: predict_all_reduce(kind, N, nbytes, rates) if rates else None for name, kind in known.items()}
     seconds = {name: of for name, of in forms.items() if of is not None}
     if len(seconds) == len(known):
         return seconds, "by the closed forms"
@@ -66,7 +67,7 @@ def _time(
         calls, blocks = 1, 1
         if transport.recorder.time_passes is None:
             cores = _agree(transport, usable_cores(), lambda of_all: len(set().union(*of_all)))
-            alike = {expect_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
+            alike = {predict_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
             known = {alike[of]: known[alike[of]] for of in sorted(alike)[:_LIKELIEST]}  # of those alike the first
             calls, blocks = max(1, min(_MOST_CALLS, int(_BLOCK_S / min(alike)))), _BLOCKS
         spans: dict[str, list[float]] = {name: [] for name in known}

@@ -26,9 +26,9 @@ from gradwire.compression.coding import codec_factory
 from gradwire.compression.of_strategies.demo import FastComponents
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import option
-from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traits
+from gradwire.core.strategy.updater import optimizer_of
 from strategies.all_reduce.all_gather import AllGather
 
 
@@ -63,7 +63,7 @@ class DeMo(AllGather):
         assert make, "its own codec"
         with self.transport.recorder.holding("codec state"):
             self.coding = self._code_by(make)
-        self.clip_norm, self.descent.clip_norm = self.descent.clip_norm, 0.0  # it bounds g_k, not a sign
+        self.clip_norm, self.updater.clip_norm = self.updater.clip_norm, 0.0  # it bounds g_k, not a sign
 
     def step(self, n_samples: int) -> None:
         """x <- x - eta sign(IDCT(mean of q_k))."""
@@ -72,7 +72,7 @@ class DeMo(AllGather):
         if self.clip_norm:
             g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
         n = self.coding.mean(g, n_samples, self.all_reduce)
-        self.descent.lacking = self.coding.missing
-        self.descent.missing.mark(g.sign_(), self.coding.missing)
-        self.descent.step(g, n)
+        self.updater.lacking = self.coding.missing
+        self.updater.missing.mark(g.sign_(), self.coding.missing)
+        self.updater.step(g, n)
         self.replica.zero_grad()

@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
 from gradwire.sharding.blocks import Block, check_pieces
-from gradwire.sharding.passes import OnBlocks, free, give, on_blocks, spend_forward
+from gradwire.sharding.passes import BlockObserver, bind, on_blocks, spend_forward, unbind
 from gradwire.sharding.saved_places import SavedPlaces
 from gradwire.sharding.turns import Turns
 from strategies.all_reduce.hidden_communication import HiddenCommunication
@@ -36,7 +37,7 @@ from strategies.all_reduce.sharded_gradients import ShardedGradients
 
 
 @dataclass(kw_only=True)
-class FullySharded(ShardedGradients, OnBlocks):
+class FullySharded(ShardedGradients, BlockObserver):
     """Each rank keeps 1/N of x, g and the optimizer's state; a block's parameters are gathered for its two passes.
 
     The meter "hidden_communication", with --prefetch: of the time from the start of a gathering to its end, the share
@@ -58,8 +59,8 @@ class FullySharded(ShardedGradients, OnBlocks):
         """As with sharded gradients; a chunk of x too, and a block of it, gathered."""
         return replace(super().memory(role), parameters="P / N", gathered_parameters="P / B")
 
+    @override
     def check(self, run: RunSize) -> None:
-        """See Strategy."""
         check_pieces(self.name, run)
 
     def setup(self) -> None:
@@ -79,7 +80,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         with self.transport.recorder.holding("parameters"):
             self.x = self.transport.allocate(self.g.numel(), self.g.dtype)
         parts = [block.chunks[self.own] for block in self.cut]
-        self.descent.optimize(self.x, parts=parts, packed=True, norm=self.norm)
+        self.updater.optimize(self.x, parts=parts, packed=True, norm=self.norm)
 
     # Gathering a block
 
@@ -112,21 +113,21 @@ class FullySharded(ShardedGradients, OnBlocks):
     def gather(self, block: Block) -> None:
         """Give the parameters of the block memory, with the elements of all ranks."""
         if block.vector is None:
-            self.give(block, self.gathered(block))
+            self.bind(block, self.gathered(block))
         if self.prefetch and self.turns.left and self.turns.left[0] not in self.begun:
             self.begin_to_gather(self.turns.left[0])
 
-    def give(self, block: Block, vector: torch.Tensor) -> None:
+    def bind(self, block: Block, vector: torch.Tensor) -> None:
         """Give the block its parameters [n]; the first of a backward pass brings the order of the others."""
         block.vector = vector
-        give(self.replica, block, vector)
+        bind(self.replica, block, vector)
         if self.turns.is_open:
             self.pending = self.turns.plan(block, self.is_common)
 
-    def free(self, block: Block) -> None:
+    def unbind(self, block: Block) -> None:
         """Forget the block's parameters."""
         block.vector = None
-        free(self.replica, block)
+        unbind(self.replica, block)
 
     # The forward pass
 
@@ -156,7 +157,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         """Free a block after its forward pass."""
         with self.saved.paused():
             spend_forward(self.transport.recorder, block)
-        self.free(block)
+        self.unbind(block)
 
     def end_forward(self) -> None:
         """Gather the blocks that are left; the backward pass goes the other way, but begins with the rest."""
@@ -165,7 +166,7 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.gather(block)
         self.begin_pass(self.turns.end_forward())
         for block in self.turns.skipped:
-            self.free(block)
+            self.unbind(block)
 
     def stop_saving(self) -> None:
         """End a forward pass that has failed."""
@@ -184,7 +185,7 @@ class FullySharded(ShardedGradients, OnBlocks):
 
     def complete(self, block: Block) -> None:
         """Free the block; then see ShardedGradients, where all ranks reduce in the same order in the pass."""
-        self.free(block)
+        self.unbind(block)
         if self.turns.is_common and not self.turns.is_open:
             super().complete(block)
 
@@ -193,7 +194,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         for block in self.turns.rest():
             self.gather(block)
         for block in self.cut:
-            self.free(block)
+            self.unbind(block)
 
     def step(self, n_samples: int) -> None:
         """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block."""
@@ -203,7 +204,7 @@ class FullySharded(ShardedGradients, OnBlocks):
         for work in self.lent:
             work.wait()
         self.lent.clear()
-        self.descent.step(self.g, self.total)
+        self.updater.step(self.g, self.total)
 
     # The chunks of x, and the whole between epochs
 
@@ -213,7 +214,7 @@ class FullySharded(ShardedGradients, OnBlocks):
             self.is_whole = False
             for block in self.cut:
                 self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
-                self.free(block)
+                self.unbind(block)
             self.replica.free_x()
 
     def model(self) -> torch.Tensor:
@@ -234,7 +235,7 @@ class FullySharded(ShardedGradients, OnBlocks):
             with self.transport.recorder.evaluating():
                 x = self.model()
             for block in self.cut:
-                give(self.replica, block, x[block.part])
+                bind(self.replica, block, x[block.part])
             self.replica.point_at(x)
             self.is_whole = True
         super().finish()

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.records.errors import between
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
-from gradwire.core.transports.among import among
 from gradwire.core.transports.base import Transport
+from gradwire.core.transports.subgroup import subgroup
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import all_gather, fold, reduce_scatter, ring_all_reduce
 
@@ -31,8 +32,8 @@ def hierarchical_ring(vector: torch.Tensor, transport: Transport, n: int = 0, ra
 
 def _in_racks(vector: torch.Tensor, transport: Transport, n: int, k: int) -> int:
     N, r = transport.world_size, transport.rank
-    here = among(transport, range(r - r % k, r - r % k + k))
-    across = among(transport, range(r % k, N, k))
+    here = subgroup(transport, range(r - r % k, r - r % k + k))
+    across = subgroup(transport, range(r % k, N, k))
     chunks = vector.tensor_split(k)
     n, sent = reduce_scatter(chunks, here, n)
     n = ring_all_reduce(chunks[(here.rank + 1) % k], across, n)
@@ -49,8 +50,8 @@ class HierarchicalRing(AllReduceSGD):
     rack: int = 1
     """The ranks in a rack, which are neighbours; 1: no racks, a plain ring."""
 
+    @override
     def check(self, run: RunSize) -> None:
-        """See Strategy."""
         between(self, "rack", 1, run.n_ranks)
 
     def cost(self, kind: str | None = None) -> Cost:

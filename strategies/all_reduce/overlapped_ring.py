@@ -102,7 +102,7 @@ class OverlappedRing(Strategy):
         n, *_ = [self.rounds.end(bucket.tag) for bucket in self.buckets]
         self.hidden.count(self.begun_at, ended)
         self.n = None
-        self.descent.step(g.div_(n), n)
+        self.updater.step(g.div_(n), n)
         self.replica.zero_grad()
 
     def begin_full(self, n: int) -> None:

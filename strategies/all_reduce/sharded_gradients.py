@@ -19,7 +19,7 @@ from gradwire.core.records.options import MAY_CHANGE_ALWAYS
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
 from gradwire.sharding.blocks import Block, cut
-from gradwire.sharding.passes import take_gradients
+from gradwire.sharding.passes import pop_gradients
 from gradwire.sharding.resharding import gather_states, state_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter
@@ -53,7 +53,7 @@ class ShardedGradients(ShardedRing):
         self.own = (self.transport.rank + 1) % N
         self.cut, replica.collects = cut(replica, self.block_modules), False
         for block in self.cut:
-            block.chunks = self.descent.parts(N, block.part)
+            block.chunks = self.updater.parts(N, block.part)
             own = block.chunks[self.own]
             block.place = slice(start, start := start + own.stop - own.start)
         with self.transport.recorder.holding("gradients"):
@@ -71,14 +71,14 @@ class ShardedGradients(ShardedRing):
 
     def optimize(self) -> None:
         """Give the optimizer this rank's chunks of x."""
-        self.descent.optimize(self.replica.x, parts=[block.chunks[self.own] for block in self.cut], norm=self.norm)
+        self.updater.optimize(self.replica.x, parts=[block.chunks[self.own] for block in self.cut], norm=self.norm)
 
     def reduce(self, block: Block, n: int) -> None:
         """g of this rank's chunk of the block <- sum of n_k g_k / sum of n_k, over all ranks k; forget the others."""
         for work in self.sent:
             work.wait()
         bucket = self.bucket[: block.n]
-        take_gradients(self.replica, block, bucket)
+        pop_gradients(self.replica, block, bucket)
         chunks = block.cut(bucket.mul_(n))
         self.total, self.sent = reduce_scatter(chunks, self.transport, n)
         self.g[block.place].copy_(chunks[self.own].div_(self.total))
@@ -86,7 +86,7 @@ class ShardedGradients(ShardedRing):
     def step(self, n_samples: int) -> None:
         """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block; x <- the chunks of all."""
         self.reduce_rest(n_samples)
-        self.descent.step(self.g, self.total)
+        self.updater.step(self.g, self.total)
         x = self.replica.x
         sent = [work for block in self.cut for work in all_gather(block.cut(x[block.part]), self.transport)]
         for work in sent:
@@ -140,10 +140,10 @@ class ShardedGradients(ShardedRing):
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state; where it `gathers`, rank 0's has that of all, the others have no x or optimizer."""
         state = super().state_dict()
-        return gather_states(state, self.transport, self.cut, self.descent, self.packed) if self.gathers else state
+        return gather_states(state, self.transport, self.cut, self.updater, self.packed) if self.gathers else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of this rank, or from those of all "ranks" of a run, gathered or of another number."""
         if "ranks" in state:
-            state = state_of(self.transport.rank, state["ranks"], self.cut, self.descent, self.own, self.packed)
+            state = state_of(self.transport.rank, state["ranks"], self.cut, self.updater, self.own, self.packed)
         super().load_state_dict(state)

@@ -34,17 +34,17 @@ class ShardedRing(Strategy):
     def setup(self) -> None:
         """Run the optimizer on this rank's chunk of x only."""
         N, replica = self.transport.world_size, self.replica
-        parts = self.descent.parts(N)
+        parts = self.updater.parts(N)
         self.own = (self.transport.rank + 1) % N
         self.g_chunks, self.x_chunks = ([vector[part] for part in parts] for vector in (replica.g, replica.x))
-        self.descent.optimize(replica.x, parts=[parts[self.own]], norm=self.norm)
+        self.updater.optimize(replica.x, parts=[parts[self.own]], norm=self.norm)
         self.square = self.transport.allocate(1, self.replica.x.dtype)
 
     def step(self, n_samples: int) -> None:
         """g_chunk <- sum of n_k g_k / sum of n_k; x_chunk <- optimizer(x_chunk, g_chunk); x <- the chunks of all."""
         self.replica.collect().mul_(n_samples)
         n, sent = reduce_scatter(self.g_chunks, self.transport, n_samples)
-        self.descent.step(self.g_chunks[self.own].div_(n), n)
+        self.updater.step(self.g_chunks[self.own].div_(n), n)
         sent += all_gather(self.x_chunks, self.transport)
         for work in sent:
             work.wait()

@@ -72,7 +72,7 @@ class AsyncParamServer(Served):
         """Send (g_k, n_k); x_k <- the server's x. The number beside x counts the samples applied so far."""
         gradient = self.send_gradient(n_samples)
         parameters = self.transport.recv(SERVER, "parameters")
-        self.over = parameters.n >= self.descent.until
+        self.over = parameters.n >= self.updater.until
         self.replica.adopt(parameters)
         gradient.wait()  # redundant in every order: the server gives a gradient back before it replies
         self.replica.zero_grad()
@@ -86,7 +86,7 @@ class AsyncParamServer(Served):
         if self.max_staleness is not None:
             self.workers.limit_gap(self.max_staleness)
         gradients = self.workers.messages(
-            GRADIENT, until=self.descent.until, on_departure=self.reply, may_begin=self.is_within_bound
+            GRADIENT, until=self.updater.until, on_worker_left=self.reply, may_begin=self.is_within_bound
         )
         for gradient in gradients:
             due.append(gradient if self.aggregate == 1 else gradient.detach())
@@ -102,7 +102,7 @@ class AsyncParamServer(Served):
 
     def reply(self) -> None:
         """Send x to the workers that wait for it, unless they are too far ahead, or the epoch has its samples."""
-        if not self.descent.is_over:
+        if not self.updater.is_over:
             for k in self.workers.take_waiting(self.is_within_bound):
                 self.send_x(k)
 
@@ -112,4 +112,4 @@ class AsyncParamServer(Served):
 
     def send_x(self, k: int) -> None:
         """Send worker k the parameters."""
-        self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
+        self.workers.send_copy(self.replica.x, k, n=self.updater.samples)

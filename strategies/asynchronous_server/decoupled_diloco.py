@@ -34,7 +34,7 @@ from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Message
-from gradwire.core.transports.noted import receive_noted
+from gradwire.core.transports.replayable import receive_replayable
 from strategies.asynchronous_server.quorum import OVER, PUSH, Quorum, Sent
 from strategies.asynchronous_server.turns import Turns
 
@@ -104,7 +104,7 @@ class DecoupledDiLoCo(Served):
             self.outer = outer_sgd(self.X, self.outer_lr, self.outer_momentum)
             self.keep("outer", self.outer)
             how = self.fragments, self.quorum, self.grace, self.merge, self.reply
-            self.gathered = Quorum(self.workers, self.transport, self.descent, *how)
+            self.gathered = Quorum(self.workers, self.transport, self.updater, *how)
 
     def join(self, resumed: bool) -> None:
         """All begin with X."""
@@ -115,13 +115,13 @@ class DecoupledDiLoCo(Served):
 
     def step(self, n_samples: int) -> None:
         """x_m <- optimizer(x_m, g_m); every H steps, send x_m,p; x_m,p <- X_p, if one has come."""
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
         self.replica.zero_grad()
         self.steps += 1
         self.turns.count(n_samples)
         if self.turns.steps_since == self.local_steps:
             self.push()
-        if not self.wait and (message := receive_noted(self.transport, SERVER, (*self.tags, OVER), 0)):
+        if not self.wait and (message := receive_replayable(self.transport, SERVER, (*self.tags, OVER), 0)):
             self.take(message)
 
     def push(self, tag: str = PUSH) -> None:
@@ -142,8 +142,8 @@ class DecoupledDiLoCo(Served):
 
     def take(self, message: Message) -> None:
         """x_m,p <- X_p, or learn that the epoch is over. The number beside counts the samples of all learners."""
-        self.descent.samples = self.descent.processed = message.n
-        self.over = self.over or message.n >= self.descent.until
+        self.updater.samples = self.updater.processed = message.n
+        self.over = self.over or message.n >= self.updater.until
         if message.tag == OVER:
             self.told = True
             return
@@ -156,7 +156,7 @@ class DecoupledDiLoCo(Served):
     def serve(self) -> None:
         """Merge what learners send, until they have sent the last of the epoch and said goodbye."""
         gathered = self.gathered
-        for message in self.workers.messages("steps", PUSH, "rest", on_departure=gathered.do_without_the_dead):
+        for message in self.workers.messages("steps", PUSH, "rest", on_worker_left=gathered.do_without_the_dead):
             if message.tag == "steps":
                 self.workers.steps[message.src] = message.n
             else:
@@ -175,7 +175,7 @@ class DecoupledDiLoCo(Served):
 
     def reply(self, p: int, m: int) -> None:
         """Send X_p to learner m."""
-        self.workers.send(self.x[p].clone(), m, self.tags[p], n=self.descent.samples)
+        self.workers.send(self.x[p].clone(), m, self.tags[p], n=self.updater.samples)
 
     # Both
 

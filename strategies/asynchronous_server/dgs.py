@@ -29,11 +29,11 @@ from gradwire.compression import Setting
 from gradwire.compression.of_strategies.dgs import RecordedCodes, SAMomentum, check_sgd, differences
 from gradwire.compression.sparse import check_density
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.factories import is_flat
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.traits import RETURNING, Cost, Footprint, Traffic, Traits
+from gradwire.core.strategy.updater import optimizer_of
 from gradwire.core.strategy.workers import SERVER
 
 
@@ -81,8 +81,8 @@ class DGS(Served):
     def setup(self) -> None:
         """Worker: u. Server: w_k of each worker."""
         super().setup()
-        check_sgd(self.descent.optimizer, self.name)
-        x, layout, momentum = self.replica.x, self.replica.layout, self.descent.optimizer.param_groups[0]["momentum"]
+        check_sgd(self.updater.optimizer, self.name)
+        x, layout, momentum = self.replica.x, self.replica.layout, self.updater.optimizer.param_groups[0]["momentum"]
         scope = self.cost().scope
         self.codes = RecordedCodes(self.transport.recorder)
         self.velocity = SAMomentum(density=self.density)
@@ -102,7 +102,7 @@ class DGS(Served):
     def step(self, n_samples: int) -> None:
         """Send s = top_R(u), u being m u + eta g; x_k <- x_k + G."""
         g, x = self.replica.collect(), self.replica.x
-        self.descent.scale(g, n_samples)  # g <- eta (g + lambda x_k)
+        self.updater.scale(g, n_samples)  # g <- eta (g + lambda x_k)
         s = self.codes.encode(self.velocity, g)  # u <- m u + g; s <- top_R(u); u <- u / m where not sent
         push = self.transport.isend(s, SERVER, "push", n=n_samples)
         with self.transport.recv(SERVER, "difference") as reply:
@@ -110,8 +110,8 @@ class DGS(Served):
                 self.codes.add(self.velocity, reply.vector, x)
             else:
                 x.add_(reply.vector)
-        self.descent.samples = self.descent.processed = reply.n
-        self.over = reply.n >= self.descent.until
+        self.updater.samples = self.updater.processed = reply.n
+        self.over = reply.n >= self.updater.until
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
@@ -120,10 +120,10 @@ class DGS(Served):
 
     def serve(self) -> None:
         """x <- x - s for each s that comes, and answer, until the epoch has its samples and all workers wait."""
-        for push in self.workers.messages("push", until=self.descent.until, on_departure=self.reply):
+        for push in self.workers.messages("push", until=self.updater.until, on_worker_left=self.reply):
             self.codes.add(self.velocity, push.vector, self.replica.x, alpha=-1.0)
             self.workers.record_applied(push)
-            self.descent.count(push.n)
+            self.updater.count(push.n)
             push.release()
             self.reply()
         self.send_differences()
@@ -131,13 +131,13 @@ class DGS(Served):
 
     def reply(self) -> None:
         """Send G to the workers that wait, unless the epoch has its samples."""
-        if not self.descent.is_over:
+        if not self.updater.is_over:
             self.send_differences()
 
     def send_differences(self) -> None:
         """Send G to each worker that waits."""
         for k in self.workers.take_waiting():
-            self.workers.send(self.difference(k), k, "difference", n=self.descent.samples)
+            self.workers.send(self.difference(k), k, "difference", n=self.updater.samples)
 
     def difference(self, k: int) -> torch.Tensor:
         """Return G = top_R(x - w_k), coded, or x - w_k as it is; w_k <- w_k + G."""

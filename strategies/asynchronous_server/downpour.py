@@ -92,7 +92,7 @@ class Downpour(PushFetch):
     def step(self, n_samples: int) -> None:
         """d_k <- d_k + what the optimizer adds to x_k; push and fetch if it is time to."""
         self.before.copy_(self.replica.x)
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
         self.movement.add_(self.replica.x).sub_(self.before)
         self.n_moved += n_samples
         self.replica.zero_grad()

@@ -73,7 +73,7 @@ class ElasticAveraging(PushFetch):
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); exchange if it is time to."""
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
         self.n_taken += n_samples
         self.replica.zero_grad()
         self.steps += 1

@@ -45,14 +45,14 @@ class InconsistentReads(AsyncParamServer):
         if self.is_server:
             self.x.copy_(self.replica.x)
             self.replica.point_at(self.x)
-            self.descent.optimize(self.x)
+            self.updater.optimize(self.x)
             self.workers.version_read = self.versions
 
     def join(self, resumed: bool) -> None:
         """Server: the counts continue too."""
         if self.is_server:
-            self.begun.fill_(self.descent.version)
-            self.ended.fill_(self.descent.version)
+            self.begun.fill_(self.updater.version)
+            self.ended.fill_(self.updater.version)
         super().join(resumed)
 
     # Worker
@@ -60,7 +60,7 @@ class InconsistentReads(AsyncParamServer):
     def step(self, n_samples: int) -> None:
         """Send (g_k, n_k); when the server says so, x_k <- x as it is in this very moment."""
         gradient = self.send_gradient(n_samples)
-        self.over = self.transport.recv(SERVER, "read").n >= self.descent.until
+        self.over = self.transport.recv(SERVER, "read").n >= self.updater.until
         version = self.transport.read(self.x, self.replica.x, SERVER, self.begun, self.ended)
         self.versions[self.transport.rank] = version
         gradient.wait()
@@ -71,7 +71,7 @@ class InconsistentReads(AsyncParamServer):
 
     def send_x(self, k: int) -> None:
         """Tell worker k that it may read."""
-        self.workers.send(None, k, "read", n=self.descent.samples)
+        self.workers.send(None, k, "read", n=self.updater.samples)
 
     def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
         """Update x in place between the two counts; before it is written the mean is formed, so a read may be whole."""

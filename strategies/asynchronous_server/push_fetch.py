@@ -49,20 +49,20 @@ class PushFetch(Served, ABC):
         """Ask for the server's x. The number beside it counts the samples of all workers so far. Blocks."""
         self.transport.isend(None, SERVER, "fetch", n=self.steps)
         parameters = self.transport.recv(SERVER, "parameters")
-        self.descent.samples = self.descent.processed = parameters.n
-        self.over = parameters.n >= self.descent.until
+        self.updater.samples = self.updater.processed = parameters.n
+        self.over = parameters.n >= self.updater.until
         self.take(parameters)
 
     # Server
 
     def serve(self) -> None:
         """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
-        for message in self.workers.messages("fetch", "push", until=self.descent.until):
+        for message in self.workers.messages("fetch", "push", until=self.updater.until):
             if message.tag == "push":
                 self.add(message)
             else:
                 self.workers.steps[message.src] = message.n  # as the worker counts them, not its fetches
-            if not self.descent.is_over:
+            if not self.updater.is_over:
                 self.reply()
         self.reply()
 
@@ -72,7 +72,7 @@ class PushFetch(Served, ABC):
             with self.transport.recorder.phase("update"):
                 self.move(push.vector)
             self.workers.record_applied(push)
-            self.descent.count(push.n)
+            self.updater.count(push.n)
             self.workers.version_read[push.src] += 1  # as if it had read the version that it has made
         push.release()
 
@@ -83,7 +83,7 @@ class PushFetch(Served, ABC):
     def reply(self) -> None:
         """Send x to the workers that have asked for it."""
         for k in self.workers.take_waiting():
-            self.workers.send_copy(self.replica.x, k, n=self.descent.samples)
+            self.workers.send_copy(self.replica.x, k, n=self.updater.samples)
 
     # Both
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.strategy.workers import Workers
 from gradwire.core.transports.base import Message, Transport
 
@@ -47,14 +47,14 @@ class Quorum:
         self,
         workers: Workers,
         transport: Transport,
-        descent: Descent,
+        updater: Updater,
         parts: int,
         quorum: int | None,
         grace: float,
         merge: Callable[[int, dict[int, Sent]], None],
         reply: Callable[[int, int], None],
     ) -> None:
-        self._workers, self._transport, self._descent = workers, transport, descent
+        self._workers, self._transport, self._descent = workers, transport, updater
         self._parts, self._quorum, self._grace, self._call, self._reply = parts, quorum, grace, merge, reply
         self._known: dict[int, _Worker] = {}
         self._gathered: dict[int, _Gathered] = {}  # by part, the first begun first

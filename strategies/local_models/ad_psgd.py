@@ -32,7 +32,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import SURVIVED, Cost, Footprint, Traffic, Traits, Weight
 from gradwire.core.transports.base import Message, Work
-from strategies.living import ROOT, CommonEpoch, Living
+from strategies.living import ROOT, Living, SharedEpoch
 from strategies.local_models.drifting import Drifting
 
 REQUEST, ANSWER = "average", "averaged"
@@ -67,8 +67,8 @@ class ADPSGD(Drifting):
     def setup(self) -> None:
         """Find the partners. Passive: make a vector for x apart from the parameters, and one for each answer."""
         super().setup()
-        self.living = Living(self.transport, self.descent)
-        self.epoch = CommonEpoch(self.transport, self.descent, self.living, REQUEST)
+        self.living = Living(self.transport, self.updater)
+        self.epoch = SharedEpoch(self.transport, self.updater, self.living, REQUEST)
         k, N = self.transport.rank, self.transport.world_size
         self.is_active = k % 2 == 0
         self.partners = [j for j in sorted({(k - 1) % N, (k + 1) % N}) if j % 2 != k % 2]
@@ -99,7 +99,7 @@ class ADPSGD(Drifting):
         g = self.replica.collect()
         self.mix()
         known = 1 if self.transport.rank == ROOT else self.transport.world_size  # the others count theirs for all
-        self.descent.step(g, n_samples * known)
+        self.updater.step(g, n_samples * known)
         self.replica.zero_grad()
         self.offer()
         self.epoch.count(n_samples)
@@ -117,7 +117,7 @@ class ADPSGD(Drifting):
         if self.asked is None:
             return
         (partner, request), self.asked = self.asked, None
-        with self.living.outlive(partner), self.transport.recv(partner, ANSWER) as answer:
+        with self.living.tolerate_death_of(partner), self.transport.recv(partner, ANSWER) as answer:
             request.wait()
             self.replica.x.add_(answer.vector).div_(2)
 
@@ -128,7 +128,7 @@ class ADPSGD(Drifting):
             return
         while partners := [j for j in self.partners if j in self.living.alive]:
             partner = self.random.choice(partners)
-            with self.living.outlive(partner):
+            with self.living.tolerate_death_of(partner):
                 self.asked = partner, self.transport.isend(self.replica.x, partner, REQUEST)
                 return
 
@@ -137,7 +137,7 @@ class ADPSGD(Drifting):
         i = request.src
         if i in self.sent:
             self.sent[i].wait()  # i has read it before it asked again
-        with request, self.living.outlive(i):
+        with request, self.living.tolerate_death_of(i):
             self.sent[i] = self.transport.isend(self.answers[i].copy_(self.apart), i, ANSWER)
             self.apart.add_(request.vector).div_(2)
 
@@ -151,7 +151,7 @@ class ADPSGD(Drifting):
         self.epoch.is_over = False
         self.attend()
         while not self.epoch.is_over:
-            yield self.descent.version
+            yield self.updater.version
 
     def finish(self) -> None:
         """Take the last answer, and answer until all have theirs. Average the buffers over the ranks that are alive."""

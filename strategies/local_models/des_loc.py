@@ -28,9 +28,9 @@ import torch
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import option
-from gradwire.core.strategy.descent import optimizer_of
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
+from gradwire.core.strategy.updater import optimizer_of
 from strategies.collectives import ring_all_reduce
 from strategies.local_models.drifting import Drifting
 
@@ -87,17 +87,17 @@ class DESLOC(Drifting):
 
     def step(self, n_samples: int) -> None:
         """x_k, u_k, v_k <- Adam(x_k, u_k, v_k, g_k); average those whose period ends."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
         self.n_taken += n_samples
         for i, period in enumerate(self.periods):
-            if self.descent.version % period == 0:
+            if self.updater.version % period == 0:
                 self.end_period(i)
 
     def end_period(self, i: int) -> None:
         """Replace x_k (0), u_k (1) or v_k (2) by sum of n_k y_k / sum of n_k, y being it."""
-        state, mean, n = self.descent.optimizer.state, self.mean, int(self.n_taken[i])
-        parts = [state[p][MOMENTS[i - 1]] if i else p.data for p in self.descent.parameters]
+        state, mean, n = self.updater.optimizer.state, self.mean, int(self.n_taken[i])
+        parts = [state[p][MOMENTS[i - 1]] if i else p.data for p in self.updater.parameters]
         pairs = list(zip(parts, mean.split([part.numel() for part in parts]), strict=True))
         for part, place in pairs:
             place.copy_(part.view(-1))

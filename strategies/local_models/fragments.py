@@ -18,14 +18,14 @@ from torch import nn
 
 from gradwire.core.records.options import option
 from gradwire.sharding.blocks import Block, cut
-from gradwire.sharding.passes import OnBlocks, on_blocks, spend_forward
+from gradwire.sharding.passes import BlockObserver, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 from strategies.local_models.fragment import BackwardPass, Fragment
 
 
 @dataclass(kw_only=True)
-class Fragmented(Drifting, OnBlocks, ABC):
+class Fragmented(Drifting, BlockObserver, ABC):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
 
     fragments: int = option(2, least=1)
@@ -44,7 +44,7 @@ class Fragmented(Drifting, OnBlocks, ABC):
 
     @abstractmethod
     def use(self, fragment: Fragment) -> None:
-        """Use the sum of the fragment, if it is due, before its blocks compute step `self.descent.version` + 1."""
+        """Use the sum of the fragment, if it is due, before its blocks compute step `self.updater.version` + 1."""
 
     @property
     def period(self) -> int:
@@ -60,8 +60,8 @@ class Fragmented(Drifting, OnBlocks, ABC):
         self.keep("sums", self.sums, counted=False)
         self.blocks = sorted(cut(self.replica, self.block_modules), key=lambda block: block.part.start)
         self.cut = self.cut_blocks()
-        if self.descent.has_parts:
-            self.descent.optimize(x, parts=[fragment.part for fragment in self.cut])
+        if self.updater.has_parts:
+            self.updater.optimize(x, parts=[fragment.part for fragment in self.cut])
         self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
         self.backward = BackwardPass(self.of_tensor, self.replica.layout.names)
         self.rounds, self.n = Rounds(self.transport), 0  # samples of this rank in the step, once they are known
@@ -91,11 +91,11 @@ class Fragmented(Drifting, OnBlocks, ABC):
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); send the fragments that have their turn, but for those that have been sent."""
         self.use_all()
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
         for fragment in self.cut:
             if fragment not in self.backward.updated:
-                self.end_step(fragment, self.descent.version, n_samples)
+                self.end_step(fragment, self.updater.version, n_samples)
         self.backward.updated.clear()
         self.n = 0
         self.rounds.advance()
@@ -138,9 +138,9 @@ class Fragmented(Drifting, OnBlocks, ABC):
     def take_gradient(self, i: int) -> None:
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""
         self.rounds.advance()
-        fragment, t = self.backward.complete(i), self.descent.version + 1
-        if fragment and self.n and self.has_turn(fragment, t) and self.descent.has_parts:
-            self.descent.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
+        fragment, t = self.backward.complete(i), self.updater.version + 1
+        if fragment and self.n and self.has_turn(fragment, t) and self.updater.has_parts:
+            self.updater.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
             self.end_step(fragment, t, self.n)
             self.backward.updated.add(fragment)
 

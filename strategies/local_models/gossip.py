@@ -56,8 +56,8 @@ class Gossip(Drifting):
     def step(self, n_samples: int) -> None:
         """x_k <- the mean over the neighbours; x_k <- optimizer(x_k, g_k)."""
         g = self.replica.collect()
-        self.mix(self.descent.version)
-        self.descent.step(g, n_samples * self.transport.world_size)
+        self.mix(self.updater.version)
+        self.updater.step(g, n_samples * self.transport.world_size)
         self.replica.zero_grad()
 
     def mix(self, t: int) -> None:

@@ -101,10 +101,10 @@ class LocalSGD(Drifting):
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); after H steps, average."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
         self.n_taken += n_samples
-        if self.descent.version % self.local_steps == 0:
+        if self.updater.version % self.local_steps == 0:
             self.end_round()
             self.n_taken.zero_()
 

@@ -76,10 +76,10 @@ class NoLoCo(Drifting):
 
     def step(self, n_samples: int) -> None:
         """x_m <- optimizer(x_m, g_m); after H steps, exchange."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
-        if self.descent.version % self.local_steps == 0:
-            self.end_round(self.partner(self.descent.version // self.local_steps))
+        if self.updater.version % self.local_steps == 0:
+            self.end_round(self.partner(self.updater.version // self.local_steps))
 
     def end_round(self, j: int | None) -> None:
         """Exchange x and x0 with rank j, or with nobody; x0_m <- x0_m + d_m; x_m <- x0_m."""

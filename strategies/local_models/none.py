@@ -36,7 +36,7 @@ class NoCommunication(Strategy):
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k)."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
 
     def model(self) -> torch.Tensor:

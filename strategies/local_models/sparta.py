@@ -57,9 +57,9 @@ class Sparta(Drifting):
 
     def step(self, n_samples: int) -> None:
         """x_k <- optimizer(x_k, g_k); x_k[S] <- mean over k of x_k[S]."""
-        self.descent.step(self.replica.collect(), n_samples * self.transport.world_size)
+        self.updater.step(self.replica.collect(), n_samples * self.transport.world_size)
         self.replica.zero_grad()
-        chosen = self.drawn(self.descent.version)
+        chosen = self.drawn(self.updater.version)
         torch.index_select(self.replica.x, 0, chosen, out=self.part)
         average(self.part, self.transport)
         self.replica.x.index_copy_(0, chosen, self.part)

@@ -90,7 +90,7 @@ class StreamingDiLoCo(Fragmented):
 
     def use(self, fragment: Fragment) -> None:
         """At step t with (t - o_p - tau) mod H = 0: x0_p <- Nesterov(x0_p, d_p); blend x_k,p with it."""
-        t = self.descent.version
+        t = self.updater.version
         if self.eager or fragment in self.backward.updated or not self.has_turn(fragment, t - self.tau):
             return
         if n := self.wait_for(fragment):  # 0: nothing was sent tau steps ago, for the run has just begun

@@ -58,19 +58,19 @@ class Hogwild(Strategy):
     def setup(self) -> None:
         """Share x and the counts."""
         replica, transport = self.replica, self.transport
-        self.living = Living(transport, self.descent)
+        self.living = Living(transport, self.updater)
         counts = self.share("counts", 2 * transport.world_size, torch.int64).view(2, -1)
         self.keep("done", counts, counted=False)
-        self.counts = SharedCounts(counts, transport.rank, self.descent)
+        self.counts = SharedCounts(counts, transport.rank, self.updater)
         replica.point_at(self.share_x())
-        self.descent.optimize(*replica.parameters)
+        self.updater.optimize(*replica.parameters)
         replica.collects = self.count_lost
-        self.lost = LostUpdates(replica.x, transport, self.descent) if self.count_lost else None
+        self.lost = LostUpdates(replica.x, transport, self.updater) if self.count_lost else None
 
     def steps_of_epoch(self, start: int, stop: int) -> Iterator[int]:
         """Its own steps, one after the other, until all together have the samples."""
         updates = self.counts.read()
-        while not self.descent.is_over:
+        while not self.updater.is_over:
             yield updates[self.transport.rank]
             updates = self.counts.read()
 
@@ -80,7 +80,7 @@ class Hogwild(Strategy):
             self.lost.step(self.replica.collect(), n_samples)
         else:
             self.replica.collect_in_place()
-            self.descent.step(None, n_samples)
+            self.updater.step(None, n_samples)
         self.counts.add(n_samples)
         self.replica.zero_grad()
 

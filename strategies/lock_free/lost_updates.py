@@ -10,7 +10,7 @@ for losses of opposite sign in one element cancel. Missing in an epoch in which 
 
 import torch
 
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import Transport
 
 
@@ -21,12 +21,12 @@ class LostUpdates:
     rank 0 the x with which the epoch began.
     """
 
-    def __init__(self, x: torch.Tensor, transport: Transport, descent: Descent) -> None:
+    def __init__(self, x: torch.Tensor, transport: Transport, updater: Updater) -> None:
         self.x, self.apart = x, torch.empty_like(x)
         self.written = transport.allocate(x.numel() + 1, torch.float64)
         self.start = torch.zeros(0)
-        self._descent, self._meters = descent, transport.recorder.meters
-        descent.optimize(self.apart)
+        self._descent, self._meters = updater, transport.recorder.meters
+        updater.optimize(self.apart)
 
     def step(self, g: torch.Tensor, n_samples: int) -> None:
         """x <- x + d, with d = optimizer(x, g) - x."""

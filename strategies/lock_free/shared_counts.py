@@ -2,14 +2,14 @@
 
 import torch
 
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 
 
 class SharedCounts:
     """The samples and the updates of every rank: `of_ranks` [2, N], in shared memory."""
 
-    def __init__(self, of_ranks: torch.Tensor, rank: int, descent: Descent) -> None:
-        self.of_ranks, self._descent = of_ranks, descent
+    def __init__(self, of_ranks: torch.Tensor, rank: int, updater: Updater) -> None:
+        self.of_ranks, self._descent = of_ranks, updater
         self._samples, self._updates = of_ranks[:, rank]  # the places of this rank
 
     def add(self, n_samples: int) -> None:
@@ -18,7 +18,7 @@ class SharedCounts:
         self._updates += 1
 
     def read(self) -> list[int]:
-        """Tell `descent` what all ranks together have done in this moment; return the updates of each."""
+        """Tell `updater` what all ranks together have done in this moment; return the updates of each."""
         samples, updates = self.of_ranks.tolist()
         self._descent.samples = self._descent.processed = sum(samples)
         self._descent.version = sum(updates)

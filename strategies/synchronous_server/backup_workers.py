@@ -60,7 +60,7 @@ class BackupWorkers(Served):
     def join(self, resumed: bool) -> None:
         """Server: all workers begin with the same step."""
         if self.is_server:
-            self.workers.steps = dict.fromkeys(self.workers.steps, self.descent.version)
+            self.workers.steps = dict.fromkeys(self.workers.steps, self.updater.version)
         super().join(resumed)
 
     # Worker
@@ -84,8 +84,8 @@ class BackupWorkers(Served):
 
     def serve(self) -> None:
         """Close step after step with the gradients that are on time, until all workers have said goodbye."""
-        for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
-            if gradient.version < self.descent.version:
+        for gradient in self.workers.messages(GRADIENT, on_worker_left=self.close_step):
+            if gradient.version < self.updater.version:
                 self.workers.drop(gradient)
             else:
                 self.on_time[gradient.src] = gradient.log_receipt()
@@ -100,4 +100,4 @@ class BackupWorkers(Served):
             self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))
             self.on_time.clear()
         for k in self.workers.take_waiting(lambda k: k not in self.on_time):
-            self.workers.send_copy(self.replica.x, k, n=self.descent.version)
+            self.workers.send_copy(self.replica.x, k, n=self.updater.version)

@@ -62,10 +62,10 @@ class ShardedParamServer(Served):
         """Server i: run the optimizer on x^i only."""
         super().setup()
         self.of_servers = range(self.servers)
-        self.parts = self.descent.parts(self.servers)
+        self.parts = self.updater.parts(self.servers)
         if self.is_server:
             self.own_x = self.cut(self.replica.x)[self.transport.rank]
-            self.descent.optimize(self.replica.x, parts=[self.parts[self.transport.rank]], norm=self.norm)
+            self.updater.optimize(self.replica.x, parts=[self.parts[self.transport.rank]], norm=self.norm)
             self.square = self.transport.allocate(1, torch.float64)
 
     def cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:

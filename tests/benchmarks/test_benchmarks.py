@@ -18,7 +18,7 @@ from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
 from strategies import STRATEGIES
-from strategies.all_reduce.expected import all_reduces
+from strategies.all_reduce.predictions import all_reduces
 from tests.pools import NEEDS_MPI
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -95,8 +95,8 @@ CASES = [
 def run(name: str, *arguments: str) -> None:
     """Give a benchmark its arguments, in this process."""
     module, threads = importlib.import_module(f"benchmarks.{name}"), torch.get_num_threads()
-    (kind,) = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__
-               and issubclass(one, common.Settings))  # fmt: skip
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    (kind,) = (value for value in own if issubclass(value, common.Settings))
     try:
         common.run(module.__doc__ or "", kind, module.measure, arguments)
     finally:

@@ -104,9 +104,9 @@ def left() -> list[str]:
 @NEEDS_ROOT
 def test_ranks_in_namespaces_train_for_some_steps_over_shaped_links() -> None:
     (results,) = measure_kernel([Point(RingAllReduce(), "mlp", 2, 1000)], [3])
-    assert [len(one.ends) for one in results] == [3, 3]
+    assert [len(result.ends) for result in results] == [3, 3]
     nbytes = 4 * (784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
-    assert [one.nbytes for one in results] == [3 * nbytes] * 2
+    assert [result.nbytes for result in results] == [3 * nbytes] * 2
     assert left() == []
 
 

@@ -134,11 +134,11 @@ def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> No
     assert isinstance(racks, Racks)
     for uplink in (1.0, 0.25):  # of a card
         racks.rack_bandwidth = uplink * racks.bandwidth
-        for one in winners.all_reduces(racks, nbytes):
-            if one.name in EXACT or (one.name in POWERS_OF_TWO and N != 12):
-                most = 0.06 if one.name == "swing" else 0.005
-                assert winners.simulate(one, racks, nbytes) == pytest.approx(
-                    winners.expect(one, racks, nbytes), rel=most
+        for reduce in winners.all_reduces(racks, nbytes):
+            if reduce.name in EXACT or (reduce.name in POWERS_OF_TWO and N != 12):
+                most = 0.06 if reduce.name == "swing" else 0.005
+                assert winners.simulate(reduce, racks, nbytes) == pytest.approx(
+                    winners.predict_all_reduce(reduce, racks, nbytes), rel=most
                 )
 
 
@@ -214,8 +214,8 @@ def test_at_one_rate_momentum_makes_asynchronous_worse_and_its_delay_repairs_tha
         assert with_momentum < asynchronous_with_momentum
         assert abs(delayed - with_momentum) < 0.5 * (asynchronous_with_momentum - with_momentum)
     seconds = kept.groupby("variant")["virtual_s"].max()
-    assert all(seconds[one] < seconds[variants[2]] / 3 for one in variants if one.startswith("async"))
-    assert all(one in async_local_sgd.summary(kept) for one in variants)
+    assert all(seconds[variant] < seconds[variants[2]] / 3 for variant in variants if variant.startswith("async"))
+    assert all(variant in async_local_sgd.summary(kept) for variant in variants)
 
 
 # What a first run with a codec learns

@@ -75,7 +75,7 @@ def test_on_workers_of_its_own_which_end_with_the_run() -> None:
             distributed.Client(value.replace("tls", "tcp"), timeout=1, set_as_default=False)
 
     results = dask.launch(Job(bring_much, 2, timeout=LIMIT, on_report=hear))
-    assert [(len(one), one.unique().tolist()) for one in results] == [(1_000_000, [rank]) for rank in range(2)]
+    assert [(len(result), result.unique().tolist()) for result in results] == [(1_000_000, [rank]) for rank in range(2)]
     assert sorted(reports) == [(0, 10_000_000), (1, 10_000_000)]
     assert environment == dict(os.environ)
     assert psutil.Process().children(recursive=True) == children
@@ -139,7 +139,9 @@ def test_a_rank_is_not_run_twice(cluster: Any) -> None:
 
 def test_the_store_listens_on_the_address_that_it_is_told() -> None:
     store = serve_store("127.0.0.1", LIMIT)
-    listening = [one.laddr for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN]
+    listening = [
+        connection.laddr for connection in psutil.Process().net_connections() if connection.status == psutil.CONN_LISTEN
+    ]
     assert [one.ip for one in listening if one.port == store.port] == ["127.0.0.1"]
 
 
@@ -158,7 +160,7 @@ def test_the_scheduler_need_not_know_the_project() -> None:
     submit(client, "tcp://host:1", be_rank, place, b"job")
     call, *arguments = SchedulerElsewhere(io.BytesIO(cloudpickle.dumps(client.submit.call_args.args))).load()
     assert callable(call)
-    assert [type(one) for one in arguments] == [bytes]
+    assert [type(argument) for argument in arguments] == [bytes]
 
 
 # What is refused

@@ -13,7 +13,7 @@ from gradwire import run
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
 from gradwire.compression import Float16
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import SUFFIX, load_changes
 from gradwire.pictures.compare import compare
@@ -97,8 +97,10 @@ def test_processes_and_virtual_time_have_the_same_numbers(tmp_path: Path, strate
     assert real == found
     assert set(found) == {"0", "1", "2"}
     workers = [found[rank] for rank in "12"]
-    assert all(one["most"]["activations"] > 16 * 64 * 4 for one in workers), "the hidden layer of a batch"
-    assert all(("messages" in one["most"]) == bool(codec) for one in workers), "codes are copied where peers read them"
+    assert all(worker["most"]["activations"] > 16 * 64 * 4 for worker in workers), "the hidden layer of a batch"
+    assert all(("messages" in worker["most"]) == bool(codec) for worker in workers), (
+        "codes are copied where peers read them"
+    )
 
 
 def test_fsdp2_is_counted_by_what_each_rank_has_of_its_tensors(tmp_path: Path) -> None:
@@ -112,9 +114,9 @@ def test_fsdp2_is_counted_by_what_each_rank_has_of_its_tensors(tmp_path: Path) -
 def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:
     n = 2**20
     with Memory(recorder := Recorder()) as memory:
-        descent, g = Descent([torch.zeros(n)], torch.optim.AdamW, 0.0, None, recorder), torch.ones(n)
-        descent.step(g, 1)
+        updater, g = Updater([torch.zeros(n)], torch.optim.AdamW, 0.0, None, recorder), torch.ones(n)
+        updater.step(g, 1)
         memory.begin_training()
         held = memory.total
-        descent.step(g, 1)
+        updater.step(g, 1)
     assert 0 < memory.use().peak - held <= 3 * 4 * n / 16

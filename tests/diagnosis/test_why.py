@@ -11,7 +11,7 @@ import torch
 
 from gradwire import run
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.rank import Rank
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.diagnosis import why
@@ -45,15 +45,15 @@ def around(owner: Any, name: str, change: Callable[..., Any]) -> Patch:
     return lambda: patch.object(owner, name, lambda *a, **k: change(original, *a, **k))
 
 
-def update(change: Callable[[Descent, torch.Tensor], object], since: int = 0) -> Patch:
+def update(change: Callable[[Updater, torch.Tensor], object], since: int = 0) -> Patch:
     """Change the gradient before each update, from a step on."""
 
-    def changed(step: Any, descent: Descent, g: torch.Tensor, *a: Any, **k: Any) -> None:
-        if descent.version >= since:
-            change(descent, g)
-        step(descent, g, *a, **k)
+    def changed(step: Any, updater: Updater, g: torch.Tensor, *a: Any, **k: Any) -> None:
+        if updater.version >= since:
+            change(updater, g)
+        step(updater, g, *a, **k)
 
-    return around(Descent, "step", changed)
+    return around(Updater, "step", changed)
 
 
 def contribution(change: Callable[[int, torch.Tensor], object]) -> Patch:
@@ -215,10 +215,10 @@ def test_where_they_part_is_the_first_step_and_tensor(tmp_path: Path) -> None:
 
 
 def test_a_difference_in_the_last_update_is_found(tmp_path: Path) -> None:
-    def changed(step: Any, descent: Descent, *a: Any, **k: Any) -> None:
-        step(descent, *a, **k)
-        if descent.version == 12 and descent.parameters[0].data_ptr() in last:
-            descent.parameters[0].data[0] += 1
+    def changed(step: Any, updater: Updater, *a: Any, **k: Any) -> None:
+        step(updater, *a, **k)
+        if updater.version == 12 and updater.parameters[0].data_ptr() in last:
+            updater.parameters[0].data[0] += 1
 
     last: set[int] = set()
 
@@ -227,7 +227,7 @@ def test_a_difference_in_the_last_update_is_found(tmp_path: Path) -> None:
             last.add(rank.replica.x.data_ptr())
 
     make(tmp_path, "a")
-    with before_step(note)(), around(Descent, "step", changed)():
+    with before_step(note)(), around(Updater, "step", changed)():
         make(tmp_path, "b")
     _, text = compared(tmp_path)
     assert "part at   epoch 3, after step 12: the parameters x of worker 1" in text

@@ -94,7 +94,7 @@ def _(right: Any, self: Any, k: int) -> bool:
 
 @bug(ASYNC, "serve", "who was held back is not answered later", 3, 2, own=True, max_staleness=0)
 def _(right: Any, self: Any) -> None:
-    for gradient in self.workers.messages(GRADIENT, on_departure=self.reply):
+    for gradient in self.workers.messages(GRADIENT, on_worker_left=self.reply):
         self.apply([gradient])
         for k in self.workers.take_waiting(lambda k, src=gradient.src: k == src and self.is_within_bound(k)):
             self.send_x(k)
@@ -102,7 +102,7 @@ def _(right: Any, self: Any) -> None:
 
 @bug(ASYNC, "send_x", "x is sent without a copy", 3, 2, own=True)
 def _(right: Any, self: Any, k: int) -> None:
-    self.workers.send(self.replica.x, k, "parameters", n=self.descent.samples)
+    self.workers.send(self.replica.x, k, "parameters", n=self.updater.samples)
 
 
 @bug(ASYNC, "reply", "one goodbye ends the epoch for all", 3, 2, own=True)
@@ -122,7 +122,7 @@ def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
 
 @bug("backup_workers", "serve", "a late gradient is applied", 4, 2)
 def _(right: Any, self: Any) -> None:
-    for gradient in self.workers.messages(GRADIENT, on_departure=self.close_step):
+    for gradient in self.workers.messages(GRADIENT, on_worker_left=self.close_step):
         self.on_time[gradient.src] = gradient.log_receipt()
         self.close_step()
 
@@ -153,7 +153,7 @@ def _(right: Any, self: Any, k: int) -> torch.Tensor:
 @contextmanager
 def step_times(self: Any, factor: float) -> Iterator[None]:
     """In the block, an update is so many times as long."""
-    (group,) = self.descent.optimizer.param_groups
+    (group,) = self.updater.optimizer.param_groups
     group["lr"], lr = group["lr"] * factor, group["lr"]
     yield
     group["lr"] = lr
@@ -172,7 +172,7 @@ def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
 
 @bug(ASYNC, "apply", "the update that ends an epoch is lost", 3, 3)
 def _(right: Any, self: Any, gradients: Iterable[Message]) -> None:
-    with step_times(self, float(self.descent.samples + 1 < self.descent.until)):
+    with step_times(self, float(self.updater.samples + 1 < self.updater.until)):
         right(gradients)
 
 

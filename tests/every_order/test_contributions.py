@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.core.transports.base import Transport
-from gradwire.every_order.contributions import find_fault
+from gradwire.every_order.contributions import check_all_reduce
 from strategies.all_reduce.recursive_doubling import recursive_doubling
 from strategies.collectives import AllReduce, all_gather, fold, gather_and_add, reduce_scatter, ring_all_reduce
 from tests.strategies.test_collectives import ALL_REDUCES
@@ -21,7 +21,7 @@ from tests.strategies.test_collectives import ALL_REDUCES
 def test_those_of_the_house_have_no_fault(name: str, sizes: Sequence[int], lengths: Sequence[int]) -> None:
     for N in sizes:
         for length in lengths:
-            assert find_fault(ALL_REDUCES[name], N, length) is None
+            assert check_all_reduce(ALL_REDUCES[name], N, length) is None
 
 
 # Planted
@@ -150,22 +150,22 @@ PLANTED: list[tuple[Callable[..., int], int, int, str]] = [
 
 @pytest.mark.parametrize(("all_reduce", "N", "length", "fault"), PLANTED)
 def test_what_is_planted_is_found(all_reduce: AllReduce, N: int, length: int, fault: str) -> None:
-    assert find_fault(all_reduce, N, length) == f"N = {N}, length {length}: {fault}"
+    assert check_all_reduce(all_reduce, N, length) == f"N = {N}, length {length}: {fault}"
 
 
 def test_a_slice_that_is_not_in_one_piece_has_no_fault() -> None:
-    assert find_fault(by_every_other_element, 2, 5) is None
+    assert check_all_reduce(by_every_other_element, 2, 5) is None
 
 
 def test_a_vector_has_as_many_elements_as_there_are_bits_for_their_numbers() -> None:
-    assert find_fault(ring_all_reduce, 24, 1364) is None
+    assert check_all_reduce(ring_all_reduce, 24, 1364) is None
     with pytest.raises(
         ValueError, match="length 1365: the numbers of so many elements need more bits; take at most 1364"
     ):
-        find_fault(ring_all_reduce, 24, 1365)
+        check_all_reduce(ring_all_reduce, 24, 1365)
 
 
 @pytest.mark.parametrize("N", [0, 25])
 def test_so_many_ranks_at_most(N: int) -> None:
     with pytest.raises(ValueError, match="must be from 1 to 24"):
-        find_fault(ring_all_reduce, N, 1)
+        check_all_reduce(ring_all_reduce, N, 1)

@@ -19,7 +19,7 @@ from gradwire.networks.units import PAYLOAD
 from strategies import STRATEGIES, RunSize
 from tests.experiments.samples import SIMULATED, rows_of
 
-RUNS = {str(one.run_name): one for name in COMPARED for one in Comparison(name).finals(None)}
+RUNS = {str(final.run_name): final for name in COMPARED for final in Comparison(name).finals(None)}
 COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size": 320, "epochs": 1}
 
 
@@ -38,7 +38,7 @@ def test_both_sides_of_a_comparison_have_the_same_seeds_workers_batches_and_all_
         if not name.startswith(TIMELINE):
             seeds.setdefault(name.rpartition("-s")[0], []).append(one.seed)
     assert all(found == list(SEEDS) for found in seeds.values())
-    quick = {one.run_name for name in COMPARED for one in Comparison(name, quick=True).finals(None)}
+    quick = {final.run_name for name in COMPARED for final in Comparison(name, quick=True).finals(None)}
     assert not set(RUNS) & quick, "a quick run is never taken for a long one"
     for setup in (*cases.TABLE, *cases.STRONG_2, *cases.SERVERS, *cases.TRAFFIC, *cases.FIRST_TRY):
         _options_of(setup)  # whatever is shown is declared
@@ -65,7 +65,7 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
         assert [one.lr for one in mine] == list(GRID)
         assert len({(one.epochs, one.train_size) for one in mine}) == 1
         for part, slow in cases.SLOW.items():
-            compared = [one for one in finals if str(one.run_name).startswith(f"{part}-{server}-")]
+            compared = [final for final in finals if str(final.run_name).startswith(f"{part}-{server}-")]
             if part in cases.OF_ALL or server in cases.SYNCHRONOUS:
                 assert [one.seed for one in compared] == list(SEEDS)
             assert {(one.slow, one.lr, one.strategy == strategy) for one in compared} <= {(slow, 0.1, True)}

@@ -30,7 +30,7 @@ from gradwire.core.records.tables import COLUMNS, applied
 from strategies import STRATEGIES, Strategy
 from tests.experiments import samples
 
-DECLARED = {str(one.run_name): one for name in COMPARED for one in EXPERIMENTS[name].finals(None)}
+DECLARED = {str(final.run_name): final for name in COMPARED for final in EXPERIMENTS[name].finals(None)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -218,7 +218,7 @@ def test_a_notebook_shows_the_committed_results(notebook: Path, monkeypatch: pyt
         drawn += [names["shown"]] if isinstance(names["shown"], Figure) else []
         said.append(printed.getvalue() + getattr(names["shown"], "data", ""))
     assert said == _texts(saved), "python experiments/report.py brings the notebooks up to date"
-    assert sum("image/png" in one.get("data", {}) for cell in cells for one in cell.outputs) == len(drawn) >= 1
+    assert sum("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs) == len(drawn) >= 1
     for figure in drawn:
         _check_figure(figure)
         assert int(notebook.stem.split("_")[0]) > 6 or all(axes.get_title() for axes in figure.axes)
@@ -227,8 +227,13 @@ def test_a_notebook_shows_the_committed_results(notebook: Path, monkeypatch: pyt
 def _check_figure(figure: Figure) -> None:
     """Check that bars begin at 0 and that dashes are seen in legends."""
     for axes in figure.axes:
-        bars = [one for one in axes.patches if isinstance(one, Rectangle) and one.get_width() and one.get_height()]
-        horizontal = any(isinstance(one, BarContainer) and one.orientation == "horizontal" for one in axes.containers)
+        bars = [
+            patch for patch in axes.patches if isinstance(patch, Rectangle) and patch.get_width() and patch.get_height()
+        ]
+        horizontal = any(
+            isinstance(container, BarContainer) and container.orientation == "horizontal"
+            for container in axes.containers
+        )
         assert not bars or (axes.get_xlim() if horizontal else axes.get_ylim())[0] <= 0
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         dashed = [line for line in legend.get_lines() if line.get_linestyle() in ("--", ":", "-.")]

@@ -158,7 +158,7 @@ def test_an_interrupt_that_comes_in_a_destructor_ends_the_runs_too(tmp_path: Pat
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run.guarded(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), grid.FINISHED)
+    code = run.run_command(lambda: run.main(run.parse(arguments, run.Settings, run.__doc__ or "")), grid.FINISHED)
     said = capsys.readouterr().err
     assert code == 2
     assert said.startswith("error: ")
@@ -300,7 +300,7 @@ def test_pushed_increments_are_all_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 # What is kept
 
-ONE, OTHER = (replace(one, device="cpu") for one in Comparison("scaling").finals(None)[:2])
+ONE, OTHER = (replace(final, device="cpu") for final in Comparison("scaling").finals(None)[:2])
 
 
 def test_one_table_has_all_runs_and_the_facts_the_options_that_they_share(tmp_path: Path) -> None:

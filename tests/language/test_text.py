@@ -123,7 +123,7 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     read = EventAccumulator(str(folder))
     read.Reload()
-    return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    return {name: [(scalar.step, scalar.value) for scalar in read.Scalars(name)] for name in read.Tags()["scalars"]}
 
 
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])

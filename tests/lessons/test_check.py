@@ -199,7 +199,7 @@ def test_a_wrong_solution_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_points_are_a_plain_sum() -> None:
     figures = tuple(Figure("bytes", yours, 100_000, "P") for yours in (90_000, 100_000, 100_099, 100_150))
-    assert [one.is_best for one in figures] == [True, True, True, False]
+    assert [figure.is_best for figure in figures] == [True, True, True, False]
     assert Report(LABS["ring"], "costly", "", figures).points == 90
     assert Report(LABS["ring"], "wrong", "", figures).points == 0
     half = Report(LABS["logarithms"], "wrong", "", right_functions=("recursive_doubling",), parts={"a round": 1 / 6})

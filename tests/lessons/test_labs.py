@@ -96,10 +96,10 @@ def test_a_mistake_gets_its_line_and_its_points(lab: str, name: str) -> None:
 
 
 def test_every_lab_has_five_mistakes_at_least_each_with_a_line_of_its_own_and_some_with_points() -> None:
-    lines = [(one.kind, one.text) for mistakes in MISTAKES.values() for one in mistakes.values()]
+    lines = [(mistake.kind, mistake.text) for mistakes in MISTAKES.values() for mistake in mistakes.values()]
     assert len(set(lines)) == len(lines)
     for mistakes in MISTAKES.values():
-        points = [one.points for one in mistakes.values() if one.kind != "costly"]
+        points = [mistake.points for mistake in mistakes.values() if mistake.kind != "costly"]
         assert len(points) >= 5
         assert 0 < max(points) < 60
 

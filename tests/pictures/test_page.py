@@ -109,7 +109,7 @@ def test_steps_choose_what_is_on_the_page(results: Path) -> None:
     columns, all_columns = unpacked(some), unpacked(whole)
     assert set(columns["step"]) >= {2, 3}
     assert set(columns["step"]) <= {1, 2, 3, 4}
-    both = [one for one in set(columns["message"]) - {-1} if (columns["message"] == one).sum() == 2]
+    both = [column for column in set(columns["message"]) - {-1} if (columns["message"] == column).sum() == 2]
     assert len(both) > 8, "messages keep their two ends"
     chunks = columns.loc[columns["chunk"] >= 0, ["t0", "rank", "op", "chunk"]]
     assert len(chunks) == len(chunks.merge(all_columns, on=list(chunks))), "and are not counted anew"

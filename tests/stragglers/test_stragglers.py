@@ -44,7 +44,7 @@ def stretches(time: Time, slow: Straggler, passes: int, seconds: float = 2.0) ->
     taken = []
     for _ in range(passes):
         start = time.time
-        with slow.stretched():
+        with slow.slowed():
             time.time += seconds
         taken.append((time.time - start) / seconds)
     return taken
@@ -73,7 +73,7 @@ def test_on_a_gpu_what_is_queued_counts(monkeypatch: pytest.MonkeyPatch) -> None
         queued.clear()
 
     monkeypatch.setattr(torch.cuda, "synchronize", finish)
-    with straggler(3.0, 0.0, 0, time).stretched():
+    with straggler(3.0, 0.0, 0, time).slowed():
         queued.append(2.0)
     assert time.slept == [4.0]
 
@@ -83,7 +83,7 @@ def test_a_pass_has_one_jitter_however_often_it_is_interrupted(time: Time) -> No
     slow, taken = straggler(1.0, 0.5, 7, time), []
     for _ in whole:
         start = time.time
-        with slow.stretched():
+        with slow.slowed():
             for _ in range(4):
                 time.time += 0.5
                 with slow.interrupted():

@@ -14,10 +14,10 @@ from gradwire.baselines.builtin import Builtin
 from gradwire.compression import Codec, Layout, Setting
 from gradwire.compression.coding import CodecFactory, codec_factory, coded
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.run_size import check_strategy
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.traits import Coded
+from gradwire.core.strategy.updater import Schedule
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads.batches import BatchPlan
 from strategies import OptimizerFactory, RunSize, Strategy
@@ -130,7 +130,7 @@ class Rank:
     def epoch(self, number: int, after_step: Callable[[], None] = lambda: None) -> None:
         """Train or serve for one epoch, from 1 on."""
         self.transport.recorder.epoch = number
-        self.strategy.descent.until = number * N_SAMPLES
+        self.strategy.updater.until = number * N_SAMPLES
         if self.is_server:
             self.strategy.serve()
         else:
@@ -143,7 +143,7 @@ class Rank:
         """Take step `i`, counted over all epochs."""
         batch = self.plan.part(1 + i // N_STEPS, i % N_STEPS)
         part = self.task.batch(i, self.worker)
-        self.replica.begin_piece(len(part), len(batch), is_last=True)
+        self.replica.begin_microbatch(len(part), len(batch), is_last=True)
         self.replica.backward(F.cross_entropy(self.module(X[part]), Y[part]))
         self.strategy.step(len(part))
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch
@@ -62,17 +62,17 @@ def at_random_pace(
                 rank.replica.call_on_gradient(0)
         rank.constant_step(0.0, 1)
 
-    strategy.descent.until = 100
+    strategy.updater.until = 100
     for _ in strategy.steps_of_epoch(0, 1):
         step()
     strategy.finish()
-    strategy.descent.until = float("inf")
+    strategy.updater.until = float("inf")
     for _ in range(steps[transport.rank]):
         step()
     strategy.finish()
     shown = strategy.model()[0].item()
     assert not any(transport.inbox.queues.values()), "no message is left for a next epoch"
-    return rank.x()[0].item(), shown, strategy.descent.samples
+    return rank.x()[0].item(), shown, strategy.updater.samples
 
 
 PACES, LATENCIES = st.sampled_from([1e-3, 1e-2, 0.2]), st.sampled_from([0.0, 1e-4, 1e-3, 1e-2])
@@ -180,7 +180,7 @@ def counted(rank: Rank) -> pd.DataFrame:
 def test_what_it_sends_is_what_it_says(n: int) -> None:
     strategy = ADPSGD()
     sent = pd.concat(on_ranks(Task(strategy, n), counted, record=True))
-    expected = closed_form(strategy, strategy.cost().worker, n, 66 * 8)  # loops' model
+    expected = evaluate_cost(strategy, strategy.cost().worker, n, 66 * 8)  # loops' model
     assert (len(sent) / n / STEPS, sent["bytes"].sum() / n / STEPS) == pytest.approx(expected)
 
 

@@ -14,7 +14,7 @@ from gradwire import run as train
 from gradwire.compression import Codec, Float16, RandomK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.strategy.traits import Choice
 from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.transports.base import Transport
@@ -24,7 +24,7 @@ from gradwire.networks.link import Link
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Linked, Network, OneSwitch, Racks
 from strategies import FastestAllReduce, Replica
-from strategies.all_reduce.expected import all_reduces, candidates, expect, expect_on_cores
+from strategies.all_reduce.predictions import all_reduces, candidates, predict_all_reduce, predict_on_cores
 from tests.core.transports.samples import pair
 from tests.ranks import launch, run, virtual_time
 from tests.runs import metadata, said_by, small
@@ -54,7 +54,7 @@ def chosen(transport: Transport, numel: int, codec: Codec | None = None, ahead: 
     transport.barrier()
     assert "chosen" not in set(transport.recorder.frame()["tag"]), "what is timed is not recorded"
     dense = None if strategy.coding is None else strategy.coding.dense
-    return strategy.choice, sent, closed_form(strategy, strategy.cost().worker, N, 4 * numel), dense
+    return strategy.choice, sent, evaluate_cost(strategy, strategy.cost().worker, N, 4 * numel), dense
 
 
 def virtual(network: Network, numel: int, codec: Codec | None = None, **machine: Any) -> Choice:
@@ -95,7 +95,8 @@ def test_where_the_network_is_known_the_closed_forms_choose(network: Network) ->
         assert found.why == f"by the closed forms, 8 ranks, {4 * numel} bytes"
         known = candidates(8, 4 * numel, rates)
         assert found.us == {
-            name: pytest.approx(1e6 * (expect(one, 8, 4 * numel, rates) or 0)) for name, one in known.items()
+            name: pytest.approx(1e6 * (predict_all_reduce(one, 8, 4 * numel, rates) or 0))
+            for name, one in known.items()
         }
         taken.add(found.taken)
     assert len(taken) > 1, "a short vector needs another than a long one"
@@ -154,7 +155,7 @@ def test_with_fewer_cores_than_ranks_the_fewest_messages_in_all_are_the_likelies
 
     def first(N: int, nbytes: int, cores: int) -> str:
         known = candidates(N, nbytes, rates)
-        return min(known, key=lambda name: expect_on_cores(known[name], N, nbytes, rates, cores))
+        return min(known, key=lambda name: predict_on_cores(known[name], N, nbytes, rates, cores))
 
     assert [first(8, 4000, cores) for cores in (2, 8)] == ["naive", "recursive_doubling"]
     assert [first(8, 10**8, cores) for cores in (2, 8)] == ["halving_doubling"] * 2
@@ -202,6 +203,9 @@ def test_a_run_says_and_records_what_it_took_and_a_replay_how_to_take_it_again(t
 
 def test_an_overhead_leaves_fewer_segments_and_on_racks_no_form() -> None:
     racks, ring = Rates(1e8, 1e-5, racks=2, rack_bandwidth=1e7), all_reduces()["ring"]()
-    assert (expect(ring, 8, 4000, racks) is None, expect(ring, 8, 4000, replace(racks, overhead=1e-5))) == (False, None)
+    assert (
+        predict_all_reduce(ring, 8, 4000, racks) is None,
+        predict_all_reduce(ring, 8, 4000, replace(racks, overhead=1e-5)),
+    ) == (False, None)
     trees = [candidates(8, 10**6, Rates(1e8, 1e-5, overhead))["double_tree"] for overhead in (0.0, 1e-3)]
     assert [asdict(tree)["segments"] for tree in trees] == [64, 3]

@@ -32,7 +32,7 @@ def test_at_the_start_of_an_epoch_nobody_is_further_behind_than_the_bound() -> N
         server = rank.strategy
         assert isinstance(server, AsyncParamServer)
         server.load_state_dict(server.state_dict() | {"worker_steps": {1: 10, 2: 3, 3: 9}})
-        server.descent.until = 1
+        server.updater.until = 1
         rank.constant_epoch(1.0, 1)
         return dict(server.workers.steps)
 

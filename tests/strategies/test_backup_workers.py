@@ -46,7 +46,7 @@ def test_the_schedule_ends_with_the_training(tmp_path: Path) -> None:
 def with_a_death(transport: Transport) -> list[list[int]]:
     """Worker 1 has sent its gradient when it dies; the others send theirs later. Return whose closes which step."""
     rank = Rank(transport, Task(BackupWorkers(n_backup=0), 4, "plain"))
-    rank.strategy.descent.until = 3
+    rank.strategy.updater.until = 3
     if transport.rank > 1:
         transport.sleep(1.0)
     rank.constant_epoch(1.0, 1)

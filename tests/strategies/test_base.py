@@ -46,7 +46,7 @@ class Own(Strategy):
 
     def step(self, n_samples: int) -> None:
         """x <- optimizer(x, g)."""
-        self.descent.step(self.replica.collect(), n_samples)
+        self.updater.step(self.replica.collect(), n_samples)
 
 
 def test_every_module_with_a_strategy_is_in_the_table() -> None:
@@ -54,7 +54,9 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
     root = Path(strategies.__file__).parent
     for path in root.rglob("[!_]*.py"):
         module = importlib.import_module(".".join(("strategies", *path.relative_to(root).with_suffix("").parts)))
-        own = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
+        own = [
+            value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
+        ]
         if any(issubclass(one, Strategy) and not inspect.isabstract(one) for one in own):
             found.add(path.stem)
     assert found == set(STRATEGIES)
@@ -69,7 +71,7 @@ class Forgets(RingAllReduce):
     def step(self, n_samples: int) -> None:
         """As the ring's, without `collect`."""
         n = self.all_reduce(self.replica.g.mul_(n_samples), n_samples)
-        self.descent.step(self.replica.g.div_(n), n)
+        self.updater.step(self.replica.g.div_(n), n)
         self.replica.zero_grad()
 
 
@@ -81,7 +83,7 @@ def steps(transport: Transport, strategy: Strategy, number: int) -> int:
         model(torch.ones(4, 2)).sum().backward()
         strategy.step(4)
     strategy.finish()
-    return strategy.descent.version
+    return strategy.updater.version
 
 
 def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() -> None:
@@ -92,7 +94,7 @@ def test_a_step_that_does_not_collect_also_a_later_one_is_named_in_one_line() ->
 
     class Once(RingAllReduce):
         def step(self, n_samples: int) -> None:
-            if not self.descent.version:
+            if not self.updater.version:
                 super().step(n_samples)
 
     with pytest.raises(RunFailed, match=r"Once\.step\(\) did not call"):

@@ -14,7 +14,7 @@ from gradwire.command_line import parse_run
 from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import ledger
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import names_with_strategy_defaults
 from gradwire.virtual_time.cluster import Compute
@@ -114,7 +114,7 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
         sent = pairs[pairs["src"].isin(own)]
         messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / STEPS
-        expected = closed_form(task.strategy, traffic, N, x.nbytes, coded)
+        expected = evaluate_cost(task.strategy, traffic, N, x.nbytes, coded)
         assert messages == pytest.approx(expected[0])
         if made.exact_size:
             uneven = issubclass(strategy, AllReduceSGD | LocalSGD)  # a ring's chunks may differ by one element
@@ -130,7 +130,7 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         assert marks["index_bytes"] == pytest.approx(each * indices, rel=0.02)
         assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
     workers = task.roles.count("worker")
-    _, dense = closed_form(task.strategy, task.strategy.cost().worker, N, x.nbytes)
+    _, dense = evaluate_cost(task.strategy, task.strategy.cost().worker, N, x.nbytes)
     assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense, rel=1e-3)
 
 

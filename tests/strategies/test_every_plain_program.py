@@ -21,7 +21,7 @@ STEPS = EPOCHS * N_STEPS
 def trained(transport: Transport, task: Task) -> tuple[list[list[float]], pd.DataFrame]:
     """Train for one long epoch, each worker at a pace of its own: the x after each of its steps, and the events."""
     rank, seen = Rank(transport, task), []
-    transport.recorder.epoch, rank.strategy.descent.until = 1, EPOCHS * N_SAMPLES
+    transport.recorder.epoch, rank.strategy.updater.until = 1, EPOCHS * N_SAMPLES
     if rank.is_server:
         rank.strategy.serve()
     else:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradwire.core.strategy import forms
+from gradwire.core.strategy import cost_model
 from gradwire.core.training.checks import check_class
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import names_with_strategy_defaults
@@ -42,19 +42,21 @@ Kind = type[Strategy]
 def test_the_class_is_found_by_its_name_and_its_files_are_its_source(kind: Kind) -> None:
     assert strategy_class(kind.name) is check_class(kind, Options) is kind
     made: Kind = dataclasses.dataclass(type(kind.__name__, (kind,), {"__module__": kind.__module__}))
-    assert forms.sources(made) == forms.sources(kind), "the functions that dataclass makes are no source"
-    assert all(ROOT in Path(file).parents for file in forms.sources(kind)) or ":" in kind.name
+    assert cost_model.sources(made) == cost_model.sources(kind), "the functions that dataclass makes are no source"
+    assert all(ROOT in Path(file).parents for file in cost_model.sources(kind)) or ":" in kind.name
 
 
 def test_its_first_line_describes_it(kind: Kind) -> None:
     assert "__doc__" in vars(kind)
-    assert not forms.describe(kind).startswith(f"{kind.__name__}("), "a docstring of its own, not that of dataclasses"
-    assert re.fullmatch(r".{20,119}\.", forms.describe(kind)), "21 to 120 characters and a full stop at the end"
+    assert not cost_model.describe(kind).startswith(f"{kind.__name__}("), (
+        "a docstring of its own, not that of dataclasses"
+    )
+    assert re.fullmatch(r".{20,119}\.", cost_model.describe(kind)), "21 to 120 characters and a full stop at the end"
 
 
 def test_a_run_says_whose_the_scores_are_where_replicas_differ(kind: Kind) -> None:
     options, launcher = Options(strategy=kind()), VirtualTime(OneSwitch(4, 1e9, 0.0), lambda *_: 0.0).launcher()
-    found = [one for one in remarks(options, launcher) if "may differ" in one]
+    found = [remark for remark in remarks(options, launcher) if "may differ" in remark]
     assert bool(found) != kind.traits.agree
     assert all(re.search(r"; the scores are of (?!See |.*, and measure)", one) for one in found)
 
@@ -96,7 +98,7 @@ def test_it_says_what_each_role_sends(kind: Kind) -> None:
         assert "worker" in roles
         seen |= set(roles)
         for traffic in kind().cost().by_role.values():
-            messages, nbytes = forms.closed_form(kind(), traffic, n_gpus, 1000)
+            messages, nbytes = cost_model.evaluate_cost(kind(), traffic, n_gpus, 1000)
             assert messages >= 0
             assert nbytes >= 0
     assert set(kind().cost().by_role) == seen
@@ -220,12 +222,12 @@ def begun_with_the_state_of_rank_0(transport: Transport, task: Task) -> list[tup
     """The x, epoch and samples of a rank after an epoch, and those it begins with when rank 0 alone has its state."""
     rank = Rank(transport, task)
     rank.epoch(3)
-    found = [(rank.x().tolist(), transport.recorder.epoch, rank.strategy.descent.samples)]
+    found = [(rank.x().tolist(), transport.recorder.epoch, rank.strategy.updater.samples)]
     transport.barrier()
     state = rank.strategy.state_dict() if transport.rank == 0 else None
     transport.recorder.epoch = 3 if state else 0
     again = Rank(transport, task, state=state)
-    found.append((again.x().tolist(), transport.recorder.epoch, again.strategy.descent.samples))
+    found.append((again.x().tolist(), transport.recorder.epoch, again.strategy.updater.samples))
     again.stop()
     rank.close()
     return found

@@ -11,7 +11,7 @@ import torch
 
 from gradwire.compression import Layout
 from gradwire.core.records.tables import ledger
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.strategy.traits import NOTHING
 from gradwire.core.transports.base import Message, Transport, Work
 from gradwire.sharding.blocks import blocks_of
@@ -67,7 +67,7 @@ def test_what_it_sends_is_what_it_says(punctual: Kind, n_gpus: int) -> None:
             own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
             sent = pairs[pairs["src"].isin(own)]
             found = (sent["messages"].sum() / len(own) / STEPS, sent["bytes"].sum() / len(own) / STEPS)
-            expected = closed_form(sender, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
+            expected = evaluate_cost(sender, traffic, n_gpus, x.nbytes, task.coded(layout, x), 8, blocks)
             assert found == pytest.approx(expected, rel=1e-12), f"a {role} of {task.strategy}"
 
 

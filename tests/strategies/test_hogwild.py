@@ -52,12 +52,12 @@ def counted(rank: Rank) -> tuple[list[int], list[list[int]], float, float]:
     strategy, steps = rank.strategy, list[int]()
     assert isinstance(strategy, Hogwild)
     for number in (1, 2):
-        strategy.descent.until = number * N_SAMPLES
+        strategy.updater.until = number * N_SAMPLES
         for i in strategy.steps_of_epoch(0, 0):
             steps.append(i)
             rank.take(i)
         strategy.finish()
-    return steps, strategy.counts.of_ranks.tolist(), strategy.descent.samples, strategy.descent.processed
+    return steps, strategy.counts.of_ranks.tolist(), strategy.updater.samples, strategy.updater.processed
 
 
 def test_no_count_is_lost_and_together_they_have_the_samples() -> None:

@@ -28,13 +28,13 @@ def written(rank: Rank) -> list[tuple[int, int]]:
     """How many updates have begun and have ended, amid each."""
     strategy, seen = rank.strategy, list[tuple[int, int]]()
     assert isinstance(strategy, InconsistentReads)
-    step = strategy.descent.step
+    step = strategy.updater.step
 
     def spied(*args: Any, **kwargs: Any) -> None:
         seen.append((int(strategy.begun), int(strategy.ended)))
         step(*args, **kwargs)
 
-    strategy.descent.step = spied  # type: ignore[method-assign]
+    strategy.updater.step = spied  # type: ignore[method-assign]
     rank.epoch(1)
     seen.append((int(strategy.begun), int(strategy.ended)))
     return seen

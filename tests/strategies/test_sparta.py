@@ -40,7 +40,7 @@ def test_who_has_a_model_of_its_own_counts_the_samples_of_all(strategy: Strategy
         seen = list[tuple[int, float]]()
         for _ in range(3):
             rank.constant_step(0.0, 4)
-            seen.append((rank.strategy.descent.samples, rank.strategy.descent.processed))
+            seen.append((rank.strategy.updater.samples, rank.strategy.updater.processed))
         return seen
 
     for seen in on_ranks(Task(strategy, N, "plain"), counted):

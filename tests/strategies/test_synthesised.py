@@ -12,7 +12,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.base import Transport
-from gradwire.every_order.contributions import find_fault
+from gradwire.every_order.contributions import check_all_reduce
 from gradwire.networks.graph import Edge, Graph, read_graph
 from gradwire.options import Options
 from gradwire.pictures.messages import with_messages
@@ -74,7 +74,7 @@ def test_it_has_no_fault_on_any_network(N: int, seed: int, data: st.DataObject) 
         )
         assert {(one.src, one.dst) for one in half} <= ways
     for length in (0, 1, 19):
-        assert find_fault(running(schedule), N, length) is None
+        assert check_all_reduce(running(schedule), N, length) is None
 
 
 def test_a_slow_link_is_idle_rather_than_slower_than_another_way() -> None:

@@ -38,7 +38,7 @@ PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of 
 
 
 def run(name: str, n: int, *arguments: Any, compute: float | None = 0.02, all_reduce: str = "ring") -> Cluster:
-    script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(one) for one in arguments])
+    script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(argument) for argument in arguments])
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
     return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, compute, plans(all_reduce))
 

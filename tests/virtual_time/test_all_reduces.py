@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
 from gradwire.networks.predict import predict
@@ -77,7 +77,7 @@ def test_folded_ones_take_at_most_one_vector_more_in_order_or_twice_the_bytes(N:
             continue
         path = strategy.cost().in_order or strategy.cost().path
         assert path is not None
-        messages, sent = closed_form(strategy, path, N, nbytes)
+        messages, sent = evaluate_cost(strategy, path, N, nbytes)
         for ratio in RATIOS:
             vectors = sent / nbytes
             least = messages - 1 + (vectors - 1) * ratio

@@ -13,7 +13,7 @@ from gradwire.networks.predict import predict
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions, Compute
-from gradwire.virtual_time.dry_run import DryRun, closed_form, dry_run, period
+from gradwire.virtual_time.dry_run import DryRun, dry_run, evaluate_cost, period
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.meta_models import count_flops, sizes_of
 from gradwire.virtual_time.network import OneSwitch
@@ -87,9 +87,9 @@ def test_a_step_of_layers_sends_what_its_closed_form_says(kind: type[Strategy]) 
     strategy, n_gpus = kind(), 4
     sizes = sizes_of(Options(), 840, 6)
     less, more = (on("meta", strategy, n_gpus, sizes, steps)[0] for steps in (STEPS, 2 * STEPS))
-    messages, nbytes = closed_form(resolve(options_of(strategy, n_gpus)), sizes.layout)
+    messages, nbytes = evaluate_cost(resolve(options_of(strategy, n_gpus)), sizes.layout)
     for of_steps, what in ((messages, "messages"), (nbytes, "nbytes")):  # what is still on its way is so in both
-        sent = [sum(getattr(one, what) for one in results) for results in (less, more)]
+        sent = [sum(getattr(result, what) for result in results) for results in (less, more)]
         assert sent[1] - sent[0] == pytest.approx(STEPS * of_steps)
 
 
@@ -204,7 +204,7 @@ def test_what_a_model_by_name_sends_coded_is_that_of_its_tensors(
     pytest.importorskip("torchvision")
     options = options_of(strategy, n_gpus, model="resnet18", codec=CODECS[codec](), device="cpu")
     run = dry_run(options, ClusterOptions(compute="0.3s"), None, quiet=True)
-    _, nbytes = closed_form(resolve(options), run.sizes.layout)
+    _, nbytes = evaluate_cost(resolve(options), run.sizes.layout)
     assert run.figures()["gb_sent_a_step"] * 1e9 == pytest.approx(nbytes, rel=1e-3)
     assert nbytes == pytest.approx(share * 11_689_512, rel=1e-2)
 

@@ -52,7 +52,7 @@ def test_what_a_rank_holds_is_its_closed_form(strategy: Strategy) -> None:
             expected = footprint(run.options, run.sizes, role, run.options.world_size)
             assert expected is not None
             uses = [one for one, of in zip(run.counted, run.options.roles, strict=True) if of == role]
-            found = {kind: max(one.most.get(kind, 0) for one in uses) for kind in KINDS if kind in expected}
+            found = {kind: max(use.most.get(kind, 0) for use in uses) for kind in KINDS if kind in expected}
             assert found == pytest.approx(expected, abs=100), "but for some numbers, such as Adam's count of steps"
 
 
@@ -118,5 +118,5 @@ def test_what_has_no_closed_form_is_said_so_and_what_runs_nowhere_is_refused() -
 def test_the_cards_have_passed_what_the_steps_have_sent_and_not_the_end_of_the_epoch(layers: int) -> None:
     run = counted(options_of(FullySharded(), 4), layers=layers)
     sent = sum(card.nbytes for card, _ in run.cards if card.name.endswith("sends"))
-    assert sent == pytest.approx(sum(one.nbytes for one in run.results), abs=100), "but for the barriers"
+    assert sent == pytest.approx(sum(result.nbytes for result in run.results), abs=100), "but for the barriers"
     assert sent == pytest.approx(2 * 3 * 3 * 4 * PARAMETERS, abs=100), "two steps"

@@ -51,7 +51,7 @@ def check_name(directory: AnyPath, run_name: str) -> None:
 
 
 @contextmanager
-def claimed(directory: AnyPath, run_name: str) -> Iterator[Path]:
+def run_lock(directory: AnyPath, run_name: str) -> Iterator[Path]:
     """Hold the name of a run, and yield its folder, which is removed after the block.
 
     What killed runs have left in `directory` is removed. Raises UsageError if the name is taken, or cannot be held.

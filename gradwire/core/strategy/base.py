@@ -14,14 +14,14 @@ from torch import nn
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.broadcast import broadcast
 from gradwire.core.strategy.codes import CodecFactory, Coder
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.cost_model import evaluate_cost, sources
 from gradwire.core.strategy.factories import OptimizerFactory
-from gradwire.core.strategy.forms import closed_form, sources
-from gradwire.core.strategy.kept import Kept, KeptThing
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.settings import DEFAULT, RunSettings
+from gradwire.core.strategy.state import Kept, StateEntry
 from gradwire.core.strategy.traits import Cost, Footprint, Traits, Weight
+from gradwire.core.strategy.updater import HasUpdater, Updater
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.inbox import STEPS_TAKEN
 
@@ -29,7 +29,7 @@ _STRATEGIES = Path(__file__).resolve().parents[3] / "strategies"
 
 
 @dataclass(kw_only=True)
-class Strategy(ABC):
+class Strategy(HasUpdater, ABC):
     """One rank's part in an algorithm; its fields are the algorithm's options. A training loop is the same for all:
 
         strategy.start(replica, transport, optimizer)
@@ -74,7 +74,7 @@ class Strategy(ABC):
         """Return into how many parts, one for each worker, a global batch is cut."""
         return self.roles(n_gpus).count("worker")
 
-    def check(self, run: RunSize) -> None:  # noqa: B027 - most have nothing to check
+    def check(self, run: RunSize) -> None:
         """Check what no field of the options can say: see `between`. Raises UsageError."""
 
     @property
@@ -113,21 +113,21 @@ class Strategy(ABC):
     ) -> None:
         """Give the strategy its run. Called once, by all ranks.
 
-        `optimizer`: see `Descent`. `state`: what `state_dict` returned, to continue from there. `codec`: what gradients
+        `optimizer`: see `Updater`. `state`: what `state_dict` returned, to continue from there. `codec`: what gradients
         are sent by, of a kind that this strategy carries; None: as they are. Raises PeerLost, WaitTimeout.
         """
         self.replica = replica
         self.transport = transport
         self.settings, self.seed = settings, settings.seed
-        self._kept: dict[str, KeptThing] = {}
+        self._kept: dict[str, StateEntry] = {}
         with transport.recorder.holding("codec state"):
             self.coding = self._code_by(codec) if codec else None
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
         clip_norm, schedule = settings.clip_norm, settings.schedule
-        self.descent = Descent([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
-        self.descent.after_update = settings.after_update
-        self.descent.lacking = replica.lacking
+        self.updater = Updater([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
+        self.updater.after_update = settings.after_update
+        self.updater.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
         self.finish = self._comparing(self.finish)  # type: ignore[method-assign]
         self.setup()
@@ -137,7 +137,7 @@ class Strategy(ABC):
 
     def _code_by(self, codec: CodecFactory) -> Coder:
         N, x = self.transport.world_size, self.replica.x
-        _, dense = closed_form(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
+        _, dense = evaluate_cost(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
         dense *= self.period
         sends = self.roles(N)[self.transport.rank] == "worker"
         coding = codec.begin(self.replica, self.transport, dense, sends)
@@ -166,7 +166,7 @@ class Strategy(ABC):
 
         def checked() -> None:
             all_in_step = not self.traits.asynchronous and set(self.roles(self.transport.world_size)) == {"worker"}
-            if all_in_step and self.transport.world_size > 1 and math.isinf(self.descent.until):
+            if all_in_step and self.transport.world_size > 1 and math.isinf(self.updater.until):
                 self._compare_steps()
             finish()
             self.transport.steps, self.transport.owes = 0, ""
@@ -181,7 +181,7 @@ class Strategy(ABC):
         for peer in transport.peers if r == 0 else [(r - 1) % N]:
             transport.compare_steps(transport.recv(peer, STEPS_TAKEN))
 
-    def setup(self) -> None:  # noqa: B027 - most have nothing more
+    def setup(self) -> None:
         """Allocate the algorithm's own state. Called by `start`, by all ranks."""
 
     def join(self, resumed: bool) -> None:
@@ -193,7 +193,7 @@ class Strategy(ABC):
                 broadcast(others, self.transport, "initial others")
                 self.replica.others = others
 
-    def begin_step(self, n_samples: int) -> None:  # noqa: B027 - most have nothing to do before `step`
+    def begin_step(self, n_samples: int) -> None:
         """Prepare for the two passes that complete the gradient of the next `step`, the mean over `n_samples`.
 
         Optional in a loop: without it an algorithm does nothing during the backward pass. Called again between the two
@@ -214,7 +214,7 @@ class Strategy(ABC):
         """On a server rank: answer the workers until the epoch has ended. Raises PeerLost, WaitTimeout."""
         raise RuntimeError(f"{type(self).__name__} has no server rank")
 
-    def finish(self) -> None:  # noqa: B027 - there may be nothing to do
+    def finish(self) -> None:
         """End an epoch, or the training: send what is unsent, average the buffers. All ranks call it.
 
         Afterwards `model()` may be called, and training may continue.
@@ -238,27 +238,27 @@ class Strategy(ABC):
 
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """
-        self._kept[name] = KeptThing(thing, saved, counted)
+        self._kept[name] = StateEntry(thing, saved, counted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue later."""
         replica = self.replica
         vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
-        return {**vectors, **self.descent.state_dict(), **{name: one.state() for name, one in self._saved()}}
+        return {**vectors, **self.updater.state_dict(), **{name: one.state() for name, one in self._saved()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
         self.replica.x.copy_(state["x"])
         self.replica.b.copy_(state["b"])
         self.replica.others = state["others"]
-        self.descent.load_state_dict(state)
+        self.updater.load_state_dict(state)
         for name, one in self._saved():
             one.load(state[name])
 
-    def _saved(self) -> list[tuple[str, KeptThing]]:
+    def _saved(self) -> list[tuple[str, StateEntry]]:
         return [(name, one) for name, one in self._kept.items() if one.saved]
 
     @property
     def state_bytes(self) -> int:
         """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
-        return self.descent.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)
+        return self.updater.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)

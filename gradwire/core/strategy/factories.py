@@ -94,7 +94,7 @@ def is_elementwise(make: OptimizerFactory) -> bool:
     return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
-def takes_turns(make: OptimizerFactory) -> bool:
+def can_update_parts(make: OptimizerFactory) -> bool:
     """Return whether a step of some of the parameters, then one of the others, is a step of all. Tried out."""
     values = torch.linspace(-1, 2, 8, dtype=torch.float64)
     together, apart = ([nn.Parameter(half.clone()) for half in values.tensor_split(2)] for _ in range(2))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from gradwire.core.strategy.descent import Descent
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import PeerLost, Transport
 
 
@@ -14,9 +14,9 @@ class Membership:
     `records` them: one rank of a run does.
     """
 
-    def __init__(self, ranks: Iterable[int], transport: Transport, descent: Descent, records: bool = True) -> None:
+    def __init__(self, ranks: Iterable[int], transport: Transport, updater: Updater, records: bool = True) -> None:
         self.alive, self.returned = set(ranks), set[int]()
-        self._transport, self._descent, self._records = transport, descent, records
+        self._transport, self._descent, self._records = transport, updater, records
 
     def lose(self, k: int, step: int | None = None) -> None:
         """Leave rank k, which is dead, out of all that follows; `step`: the first without it, by default the next."""
@@ -30,7 +30,7 @@ class Membership:
             self._transport.recorder.deaths.append(death)
 
     @contextmanager
-    def outlive(self, k: int) -> Iterator[None]:
+    def tolerate_death_of(self, k: int) -> Iterator[None]:
         """End the block where rank k turns out to be dead, and leave it out of all that follows."""
         try:
             yield

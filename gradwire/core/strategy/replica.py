@@ -78,10 +78,10 @@ class Replica(Passes):
         """What computes the outputs."""
         return self.model
 
-    def begin_piece(self, n: int, n_of_all: int, is_last: bool) -> None:
+    def begin_microbatch(self, n: int, n_of_all: int, is_last: bool) -> None:
         """Announce the next piece of a gradient: its loss is a mean over `n` of the batch's `n_of_all`, as is known."""
 
-    def recount(self, n: int, expected: int) -> None:
+    def rescale(self, n: int, expected: int) -> None:
         """Say before the last backward pass that `n` it is, where n may vary: scale what the pieces before gave."""
         self._scale(expected / n)
 

@@ -39,7 +39,7 @@ class Served(Strategy):
         if self.is_server:
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
             kind = Survivors if self.traits.workers_may_die else Workers
-            self.workers = kind(ranks, self.replica, self.transport, self.descent, self.coding)
+            self.workers = kind(ranks, self.replica, self.transport, self.updater, self.coding)
             self.keep("worker_steps", self.workers)
         self.steps = 0
         self.over = False
@@ -78,15 +78,15 @@ class Served(Strategy):
         missing: set[int] | None = None  # in all of them
         for gradient in gradients:
             if missing is None or missing:
-                missing_here = self.descent.missing.find(gradient.vector)
+                missing_here = self.updater.missing.find(gradient.vector)
                 missing = missing_here if missing is None else missing & missing_here
             mean.add(gradient.vector, gradient.n)
             used.append(gradient.log_receipt())
             self.workers.record_applied(gradient)
-        g = mean.copied() if self.descent.clip_norm else mean.g  # it is bounded in place
-        self.descent.lacking = missing or set()
-        self.descent.missing.mark(g, self.descent.lacking)
-        self.descent.step(g, mean.n, processed=mean.n * processed)
+        g = mean.copied() if self.updater.clip_norm else mean.g  # it is bounded in place
+        self.updater.lacking = missing or set()
+        self.updater.missing.mark(g, self.updater.lacking)
+        self.updater.step(g, mean.n, processed=mean.n * processed)
         for gradient in used:
             gradient.release()
 
@@ -101,12 +101,12 @@ class Served(Strategy):
             for k in self.workers.steps:
                 self.workers.welcome(k)
         else:
-            transport, descent, replica = self.transport, self.descent, self.replica
+            transport, updater, replica = self.transport, self.updater, self.replica
             # Without limit where it was started again: a server that evaluates admits nobody; if it dies, that is told.
             position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
             assert position is not None, "only a poll returns None"
-            transport.recorder.epoch, descent.samples, self.steps = position.object
-            descent.processed = descent.samples
+            transport.recorder.epoch, updater.samples, self.steps = position.object
+            updater.processed = updater.samples
             transport.recv(SERVER, "initial parameters").copy_to(replica.x)
             transport.recv(SERVER, "initial buffers").copy_to(replica.b)
             if replica.others.numel():

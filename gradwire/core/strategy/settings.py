@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gradwire.core.strategy.descent import Schedule
+from gradwire.core.strategy.updater import Schedule
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What holds for a run whatever its strategy; `clip_norm`, `schedule`: see `Descent`.
+    """What holds for a run whatever its strategy; `clip_norm`, `schedule`: see `Updater`.
 
     `seed`: of what the algorithm draws, the same on all ranks. `network`: of --network, if known. `after_update` is
     called on a server after each of its updates, when the workers have their replies.

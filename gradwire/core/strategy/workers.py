@@ -13,13 +13,13 @@ import torch
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.codes import Coder
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
 from gradwire.core.transports.messages import Delivered, WaitTimeout
-from gradwire.core.transports.noted import receive_noted
+from gradwire.core.transports.replayable import receive_replayable
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -39,13 +39,13 @@ class Workers:
         ranks: Iterable[int],
         replica: Replica,
         transport: Transport,
-        descent: Descent,
+        updater: Updater,
         coding: Coder | None = None,
     ) -> None:
         self._replica, self._transport = replica, transport
-        self._descent, self._coding = descent, coding
+        self._descent, self._coding = updater, coding
         self._noted = 0  # the version that was made known last
-        self.membership = Membership(ranks, transport, descent)
+        self.membership = Membership(ranks, transport, updater)
         self.present = set(self.alive)
         self.waiting = set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
@@ -100,13 +100,13 @@ class Workers:
         request: str,
         *notices: str,
         until: float = math.inf,
-        on_departure: Callable[[], None] = lambda: None,
+        on_worker_left: Callable[[], None] = lambda: None,
         may_begin: Callable[[int], bool] = lambda k: True,
     ) -> Iterator[Message]:
         """Yield the messages of one epoch in the order in which they come.
 
         The sender of a `request` waits for a reply, of `notices` not. The epoch is over when all workers have
-        said goodbye, or when `until` samples have been applied and all others wait. `on_departure` is called when a
+        said goodbye, or when `until` samples have been applied and all others wait. `on_worker_left` is called when a
         worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
         allows it, if need be in a later epoch. Raises PeerLost when a worker is lost that may not die, or the last;
         RunFailed when it has waited too long for one that has closed without goodbye.
@@ -116,7 +116,7 @@ class Workers:
             self.admit(may_begin)
             message = self._receive(request, *notices)
             if message is None:
-                on_departure()
+                on_worker_left()
             else:
                 if message.tag == request:
                     self.waiting.add(message.src)
@@ -133,7 +133,9 @@ class Workers:
         """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
         try:
             transport, wanted, seconds = self._transport, (*tags, "goodbye", MISSING), self.patience()
-            message = transport.recv(ANY, wanted) if seconds is None else receive_noted(transport, ANY, wanted, seconds)
+            message = (
+                transport.recv(ANY, wanted) if seconds is None else receive_replayable(transport, ANY, wanted, seconds)
+            )
         except WaitTimeout as error:
             silent = [str(k) for k in sorted(self.present) if self._transport.is_gone(k)]
             if not silent:

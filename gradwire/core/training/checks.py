@@ -23,10 +23,10 @@ from gradwire.core.records.options import check_limits
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.unfinished import check_name
 from gradwire.core.strategy.base import Strategy
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.factories import is_flat
 from gradwire.core.strategy.replica import layout_of
 from gradwire.core.strategy.run_size import RunSize, check_strategy
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.optimizers import OPTIMIZERS
 from gradwire.core.training.options import BY_NAME, TRAINED, CoreOptions, names_with_strategy_defaults
 from gradwire.core.transports.memory import remove_segments
@@ -234,7 +234,7 @@ def _check_optimizer(options: CoreOptions, model: nn.Module) -> None:
         return
     x = torch.zeros(layout.n, dtype=options.torch_dtype)
     try:
-        Descent([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
+        Updater([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
     except UsageError:
         raise
     except Exception as error:

@@ -42,8 +42,8 @@ def run_epoch(rank: Rank, epoch: int) -> None:
     recorder, strategy, n_steps = rank.recorder, rank.strategy, rank.plan.n_steps
     recorder.epoch = epoch
     rank.tell("begin_epoch")
-    strategy.descent.until = epoch * rank.data.n_train * rank.per_sample
-    t0, samples = rank.transport.now(), strategy.descent.samples
+    strategy.updater.until = epoch * rank.data.n_train * rank.per_sample
+    t0, samples = rank.transport.now(), strategy.updater.samples
     if rank.is_server:
         strategy.serve()
     else:
@@ -56,7 +56,7 @@ def run_epoch(rank: Rank, epoch: int) -> None:
         recorder.step = rank.position.taken
     recorder.mark("epoch_s", rank.transport.now() - t0)
     if rank.counts_samples:
-        recorder.mark("samples", round((strategy.descent.samples - samples) / rank.per_sample))
+        recorder.mark("samples", round((strategy.updater.samples - samples) / rank.per_sample))
     recorder.mark_codes()
     score = evaluate_epoch(rank, epoch)
     for name, value in recorder.meters.items():

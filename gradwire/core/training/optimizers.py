@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.records.errors import UsageError, one_line
-from gradwire.core.strategy.descent import Schedule
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name, without_compiler
 from gradwire.core.strategy.layout import Layout
+from gradwire.core.strategy.updater import Schedule
 from gradwire.core.workloads.lookup import call_user_function
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -110,8 +111,8 @@ class Joined(torch.optim.Optimizer):
         for part in self.parts:
             part.step()
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See Optimizer."""
         inspect.unwrap(torch.optim.Optimizer.load_state_dict)(self, state_dict)
         self._share()
 

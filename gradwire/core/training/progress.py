@@ -55,7 +55,7 @@ class Progress(Watcher):
 
 
 def _steps_done(rank: "Rank") -> int:
-    done = round(rank.plan.n_steps * rank.strategy.descent.processed / (rank.data.n_train * rank.per_sample))
+    done = round(rank.plan.n_steps * rank.strategy.updater.processed / (rank.data.n_train * rank.per_sample))
     return min(done, rank.plan.n_steps * rank.options.epochs)
 
 

@@ -114,7 +114,7 @@ class Rank:
         self.tell("before_start")
         self.replica = replica = strategy.make_replica(self.model, transport, options.n_gpus or 1)
         schedule = options.make_schedule(self.data.n_train * self.per_sample)
-        told: dict[str, Any] = {"schedule": schedule, "after_update": lambda: self.end_step(strategy.descent.version)}
+        told: dict[str, Any] = {"schedule": schedule, "after_update": lambda: self.end_step(strategy.updater.version)}
         settings = dataclasses.replace(options.settings(), **told)
         strategy.start(replica, transport, options.make_optimizer(), settings, self.state, **options.start_arguments())
         if options.amp == "fp16" and replica.is_watched:
@@ -145,7 +145,7 @@ class Rank:
                 x, y = self.loader.piece(i, k)
             self.tell("batch_ready", x, y)
             is_last = k == pieces - 1
-            replica.begin_piece(expected, self.per_sample * (stop - start), is_last)
+            replica.begin_microbatch(expected, self.per_sample * (stop - start), is_last)
             if is_last:
                 self.strategy.begin_step(expected)
             with phase("forward"), self.precision.autocast():
@@ -154,7 +154,7 @@ class Rank:
                 loss = loss * (n_k / (n if is_last else expected))
                 total = total * (expected / n if is_last else 1) + loss.item()
             if is_last and self.task.n_varies:
-                replica.recount(n, expected)
+                replica.rescale(n, expected)
                 self.strategy.begin_step(self.weight(i, n))
             with phase("backward"):
                 replica.backward(self.precision.scaler.scale(loss))
@@ -178,7 +178,7 @@ class Rank:
             # The schedule counts the samples of the plan, whatever their n.
             epochs, rest = divmod(step, self.plan.n_steps)
             samples = epochs * self.data.n_train + rest * self.plan.global_batch_size
-            self.strategy.descent.processed = samples * self.per_sample
+            self.strategy.updater.processed = samples * self.per_sample
         self.tell("end_step", step)
 
     def end(self) -> RankResult:

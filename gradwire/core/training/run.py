@@ -10,7 +10,7 @@ import pandas as pd
 
 from gradwire.core.launchers import Job, Launcher, find_launcher
 from gradwire.core.records.interrupts import number_of
-from gradwire.core.records.unfinished import claimed
+from gradwire.core.records.unfinished import run_lock
 from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.loop import train_rank
@@ -41,7 +41,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
             stack.enter_context(wing.around(options, launcher, quiet))
         stack.enter_context(_telling_what_is_written(options))
         # The folder of what is not finished is the first process's, for all ranks.
-        claim = claimed(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
+        claim = run_lock(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
         folder = stack.enter_context(claim)
         watchers = [*(watcher for wing in options.wings for watcher in wing.watchers(of_ranks)), Progress()]
         quiet_bar = quiet or not launcher.is_first

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gradwire.core.transports.base import Transport
 
 ANY = -1
-NOBODY = 2**16 - 1  # in `arrivals`: a receive has found nothing, see `noted.py`
+NOBODY = 2**16 - 1  # in `arrivals`: a receive has found nothing, see `replayable.py`
 STEPS_TAKEN = "steps taken"  # the tag of what ranks compare before they end an epoch
 Tags = str | tuple[str, ...]
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.throttle import Throttle
@@ -105,14 +106,14 @@ class Pending(Work):
         """Find out whether it is done by now; wait for that, at most so many seconds."""
 
     @property
+    @override
     def done(self) -> bool:
-        """See Work."""
         if not self._is_done():
             self._look(0)
         return self._is_done()
 
+    @override
     def wait(self) -> None:
-        """See Work."""
         transport = self._transport
         if self._is_done() or (transport._look(self._dst) and self._is_done()):
             return

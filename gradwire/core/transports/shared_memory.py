@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import NO_LIMIT, Transport
@@ -237,8 +238,8 @@ class SharedMemory(Transport):
         for tag, vector in self._shared.items():
             self._peers[peer].hand_over(SHARED, vector, tag)
 
+    @override
     def may_return(self) -> bool:
-        """See Transport."""
         return bool(self._endpoint.spares or self._returning)
 
     def _read_deaths(self) -> None:

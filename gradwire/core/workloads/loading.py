@@ -66,7 +66,7 @@ class Loader:
             self._due = (i, k)
         if self._answers is None:
             ends = self.pieces(0), self.pieces(self.plan.n_steps - 1)  # the other batches are as long as the first
-            self._answers = self.fetch(self._requests(), max(len(one.indices) for pieces in ends for one in pieces))
+            self._answers = self.fetch(self._requests(), max(len(piece.indices) for pieces in ends for piece in pieces))
         while True:
             answer = next(self._answers)
             if self._requested.popleft() == (i, k):

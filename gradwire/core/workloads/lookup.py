@@ -130,9 +130,13 @@ def options_for(name: str, text: str, function: Callable[..., Any]) -> dict[str,
         parameters = list(inspect.signature(function).parameters.values())[2:]
     except (TypeError, ValueError):  # it does not tell
         return values
-    known = {one.name: one.default for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    known = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
     for key, value in values.items():
-        any_name = any(one.kind == one.VAR_KEYWORD for one in parameters)
+        any_name = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
         if not (_fits(value, known[key]) if key in known else any_name):
             takes = ", ".join(map(str, parameters)) or "none"
             raise UsageError(f"--model_options {key}={value!r}: --model {name} takes {takes}")
@@ -148,7 +152,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"model({text})", mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+            values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
             if len(values) == len(call.keywords):
                 return values
     except (ValueError, SyntaxError):

@@ -88,7 +88,7 @@ def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None, no
     if (size := len(text.encode())) > MAX_BYTES:
         what, room = " and ".join(run.path for run in runs), 0.9 * MAX_BYTES / size
         says = f"{what}: a page of {size / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} is the most"
-        raise _too_large(says, runs, steps, [int(room * one["n"]) for one in of_runs])
+        raise _too_large(says, runs, steps, [int(room * of_run["n"]) for of_run in of_runs])
     return text
 
 

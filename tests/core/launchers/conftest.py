@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gradwire.core.records.unfinished import claimed
+from gradwire.core.records.unfinished import run_lock
 from tests.ranks import LIMIT, left_in_shared_memory, wait_until
 from tests.runs import ROOT
 
@@ -71,7 +71,7 @@ class Victim:
         assert self.process.wait(LIMIT) != 0
         assert wait_until(lambda: self.processes() == []), self.processes()
         if self.process.returncode == -signal.SIGKILL and self.results.exists():
-            with claimed(self.results, "next"):
+            with run_lock(self.results, "next"):
                 pass  # the next run removes what the killed one has left
         assert not self.results.exists() or list(self.results.iterdir()) == []
         assert wait_until(lambda: left_in_shared_memory() <= self.left_by_others), left_in_shared_memory()

@@ -164,7 +164,7 @@ def of_process() -> dict[str, Any]:
     return {
         "process group": dist.is_initialized(),
         "threads": ", ".join(sorted(name for name in threads if "Dask-" not in name)),  # whose pools grow
-        "servers": sum(one.status == psutil.CONN_LISTEN for one in psutil.Process().net_connections()),
+        "servers": sum(connection.status == psutil.CONN_LISTEN for connection in psutil.Process().net_connections()),
         "children": len(psutil.Process().children()),
     }
 

@@ -57,7 +57,9 @@ def test_ranks_get_what_launch_was_told_and_report_in_order(launcher: LauncherEn
     large = bytes(10_000_000)
     found = launcher.launch(bring_all, "first", large, reports=True)
     assert found.errors == {}
-    assert [one[:-1] for one in found.results] == [(r, launcher.n, "cpu", 0, "first", large) for r in range(launcher.n)]
+    assert [result[:-1] for result in found.results] == [
+        (r, launcher.n, "cpu", 0, "first", large) for r in range(launcher.n)
+    ]
     assert all(torch.equal(one[-1], torch.full((1_000_000,), rank)) for rank, one in enumerate(found.results))
     for rank in range(launcher.n):
         of_rank = [value for src, value in found.reports if src == rank]
@@ -93,7 +95,7 @@ def test_work_may_be_defined_anywhere(launcher: LauncherEngine) -> None:
     assert launcher.launch(lambda transport: base + transport.rank).results == [10 + rank for rank in range(launcher.n)]
     double, mine = script["double"], script["Mine"]
     if not launcher.is_member:  # whose ranks run the script themselves
-        assert [one.value for one in launcher.launch(double, mine(21)).results] == [42] * launcher.n
+        assert [result.value for result in launcher.launch(double, mine(21)).results] == [42] * launcher.n
 
 
 def signal_of_a_parents_death(transport: Transport) -> int:

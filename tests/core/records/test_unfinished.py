@@ -12,7 +12,7 @@ import pytest
 from gradwire.checkpoints import replay
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.files import load_events, load_metadata, load_table, write_run
-from gradwire.core.records.unfinished import SUFFIXES, check_name, claimed, folder_of
+from gradwire.core.records.unfinished import SUFFIXES, check_name, folder_of, run_lock
 from gradwire.pictures import compare, staleness, timeline
 from tests.pictures.samples import METADATA, parameter_server_events, parameter_server_table
 
@@ -32,7 +32,7 @@ def killed_after(directory: Path, n_renamed: int) -> None:
             left -= 1
             replace(old, new)
 
-        with claimed(directory, "run"):
+        with run_lock(directory, "run"):
             os.replace = os.rename = and_die  # type: ignore[assignment]
             write_run(directory, "run", parameter_server_events(), parameter_server_table(), METADATA)
     finally:
@@ -69,7 +69,7 @@ def test_records_that_have_all_their_names_are_kept(tmp_path: Path) -> None:
     assert len(load_table(tmp_path / "run.csv"))
     with pytest.raises(UsageError, match="exists already"):
         check_name(tmp_path, "run")
-    with claimed(tmp_path, "other"):
+    with run_lock(tmp_path, "other"):
         pass
     assert sorted(os.listdir(tmp_path)) == sorted(f"run{suffix}" for suffix in SUFFIXES)
     load_metadata(tmp_path / "run.json")
@@ -80,7 +80,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(tmp_path: Path, name: s
     killed_after(tmp_path, 2)
     (tmp_path / "third.csv").write_text("of another run")
     check_name(tmp_path, name)
-    with claimed(tmp_path, name) as folder:
+    with run_lock(tmp_path, name) as folder:
         assert folder == folder_of(tmp_path, name)
         assert sorted(os.listdir(tmp_path)) == [folder.name, "third.csv"]
     assert os.listdir(tmp_path) == ["third.csv"]
@@ -88,10 +88,10 @@ def test_the_next_run_removes_what_a_killed_one_has_left(tmp_path: Path, name: s
 
 def test_a_run_leaves_the_next_one_of_its_name_alone(tmp_path: Path) -> None:
     with ExitStack() as second:
-        with claimed(tmp_path, "run"):
+        with run_lock(tmp_path, "run"):
             write_run(tmp_path, "run", parameter_server_events(), parameter_server_table(), METADATA)
             for suffix in SUFFIXES:
                 (tmp_path / f"run{suffix}").unlink()
-            folder = second.enter_context(claimed(tmp_path, "run"))
+            folder = second.enter_context(run_lock(tmp_path, "run"))
         assert folder.exists()
     assert os.listdir(tmp_path) == []

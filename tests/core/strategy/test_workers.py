@@ -12,9 +12,9 @@ from torch import nn
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.tables import applied
-from gradwire.core.strategy.descent import Descent
 from gradwire.core.strategy.served import Served
 from gradwire.core.strategy.survivors import Survivors
+from gradwire.core.strategy.updater import Updater
 from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import Transport
 from strategies import (
@@ -30,10 +30,10 @@ from tests.ranks import LIMIT, launch, virtual_time, wait_until
 from tests.strategies.loops import OPTIMIZERS
 
 
-def serve(transport: Transport) -> tuple[Replica, Descent, Survivors]:
+def serve(transport: Transport) -> tuple[Replica, Updater, Survivors]:
     replica = Replica(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)), transport)
-    descent = Descent([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
-    return replica, descent, Survivors(transport.peers, replica, transport, descent)
+    updater = Updater([replica.x], OPTIMIZERS["unit"], 0.0, None, transport.recorder)
+    return replica, updater, Survivors(transport.peers, replica, transport, updater)
 
 
 def what_the_dead_have_sent(transport: Transport) -> Any:
@@ -88,7 +88,7 @@ def act(transport: Transport, kind: type[PushFetch], acts: list[Act]) -> list[tu
     strategy = kind()
     strategy.start(Replica(nn.Linear(1, 1), transport), transport, OPTIMIZERS["unit"])
     if transport.rank == SERVER:
-        transport.recorder.epoch, strategy.descent.until = 1, sum(what == "push" for what, _ in acts)
+        transport.recorder.epoch, strategy.updater.until = 1, sum(what == "push" for what, _ in acts)
         strategy.serve()
         rows = applied(transport.recorder.frame())[["peer", "staleness"]]
         return [(int(peer), int(late)) for peer, late in rows.itertuples(index=False)]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gradwire.command_line import guarded
+from gradwire.command_line import run_command
 from gradwire.core.records.interrupts import INTERRUPTS
 from tests.ranks import LIMIT
 from tests.runs import ROOT
@@ -28,7 +28,7 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
     end, ours = os.pipe()
     os.close(end)
     with os.fdopen(ours, "w") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-        code = guarded(work, "")
+        code = run_command(work, "")
         print("nothing is raised any more", flush=True)
     assert code == 128 + signal.SIGPIPE
     assert done == [0, 1, 2]
@@ -37,7 +37,7 @@ def test_a_command_that_nobody_reads_does_all_its_work_and_says_so_in_its_exit_c
 def test_a_character_that_the_output_cannot_show_is_escaped() -> None:
     written = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")) as stream:
-        assert guarded(lambda: print("\u00e9", flush=True)) == 0
+        assert run_command(lambda: print("\u00e9", flush=True)) == 0
         stream.flush()
     assert written.getvalue() == b"\\xe9\n"
 
@@ -53,7 +53,7 @@ def test_what_an_interrupt_ends_is_not_interrupted_by_the_next(capsys: pytest.Ca
                 signal.raise_signal(number)
             ended.append(True)
 
-    assert guarded(work, "nothing was written") == 130
+    assert run_command(work, "nothing was written") == 130
     assert ended == [True]
     assert capsys.readouterr().err == "\nerror: ended by SIGINT; nothing was written\n"
     signal.raise_signal(signal.SIGINT)  # nor is the end of the program
@@ -65,14 +65,14 @@ def test_an_interrupt_that_was_lost_does_not_make_deaf() -> None:
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
 
-    assert guarded(work, "") == 128 + signal.SIGTERM
+    assert run_command(work, "") == 128 + signal.SIGTERM
 
 
 def test_a_closed_terminal_ends_a_run_but_for_nohup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
-    assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 128 + signal.SIGHUP
+    assert run_command(lambda: signal.raise_signal(signal.SIGHUP), "") == 128 + signal.SIGHUP
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    assert guarded(lambda: signal.raise_signal(signal.SIGHUP), "") == 0
+    assert run_command(lambda: signal.raise_signal(signal.SIGHUP), "") == 0
 
 
 def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_a_full_disk_is_one_line_and_the_rest_is_done(capfd: pytest.CaptureFixtu
         done.append(True)
 
     with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
-        assert guarded(work) == 1
+        assert run_command(work) == 1
     assert done == [True]
     assert capfd.readouterr().err == (
         "error: cannot write to standard output: No space left on device; files are complete\n"

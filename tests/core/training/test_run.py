@@ -14,7 +14,7 @@ from gradwire.core.records import files, tables
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.files import load_events, load_table
 from gradwire.core.records.tables import ledger
-from gradwire.core.records.unfinished import claimed
+from gradwire.core.records.unfinished import run_lock
 from gradwire.core.workloads import datasets
 from tests.runs import N_TRAIN, SMALL_ARGUMENTS, made, metadata, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
@@ -120,5 +120,5 @@ def test_a_name_that_is_taken_is_refused_before_anything_starts(
         run(one, quiet=True)
     assert (tmp_path / "run.csv").read_text() == "older"
     (tmp_path / "run.csv").unlink()
-    with claimed(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
+    with run_lock(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
         run(one, quiet=True)

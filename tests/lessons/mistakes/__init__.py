@@ -20,7 +20,7 @@ class Mistake:
 
 def mistakes_of(lab: str) -> dict[str, Mistake]:
     """Return the mistakes of a lab by name."""
-    return {one.name: one for one in import_module(f"tests.lessons.mistakes.{lab}").MISTAKES}
+    return {mistake.name: mistake for mistake in import_module(f"tests.lessons.mistakes.{lab}").MISTAKES}
 
 
 def solution(lab: str, *changes: Change) -> str:

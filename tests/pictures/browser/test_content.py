@@ -132,7 +132,7 @@ def test_two_runs_go_on_one_clock(browser: Browser, pages: Path) -> None:
     browser.open(pages / "both.html")
     both = ["param_server.1", "ring_all_reduce.1"]
     sections = browser.driver.find_elements("css selector", "section.run")
-    assert [one.find_element("css selector", "h2").text.split(":")[0] for one in sections] == both
+    assert [section.find_element("css selector", "h2").text.split(":")[0] for section in sections] == both
     times = browser.run("return [...page.times]")
     assert times == sorted(times)
     sizes = [len(events_of(pages, name)) for name in ("param_server", "ring_all_reduce")]

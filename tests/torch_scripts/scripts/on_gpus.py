@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Train a model, as on a GPU a rank."""
 
 import os

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What a rank finds of its process: the argument names what is tried, which exits with 0 if it is as in a process."""
 
 import os

@@ -39,7 +39,7 @@ def sources(kind: type) -> set[str]:
     return {file for file in files if not file.startswith("<") and file != dataclasses.__file__}
 
 
-def closed_form(
+def evaluate_cost(
     strategy: "Strategy",
     formula: Traffic,
     n_gpus: int,

@@ -13,10 +13,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat, takes_turns
-from gradwire.core.strategy.kept import nbytes_of
+from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, can_update_parts, is_flat
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.missing import Missing, cut, is_missing
+from gradwire.core.strategy.state import nbytes_of
 
 _SLICE, _MOST_SLICES = 2**16, 16  # elements that are updated together at least, so that temporaries are small
 Schedule = Callable[[float], float]
@@ -35,7 +35,7 @@ def _name_of(make: OptimizerFactory, made: torch.optim.Optimizer | None) -> str:
     return make.name if isinstance(make, ByTensor) else type(made).__name__.lower()
 
 
-class Descent:
+class Updater:
     """The updates that one rank makes.
 
     `optimizer` makes any torch optimizer from a list of parameters: of one, the vector x, if it `is_flat`; else of the
@@ -166,7 +166,7 @@ class Descent:
     @cached_property
     def has_parts(self) -> bool:
         """Whether parts of x may be updated before the others: by `step_part`."""
-        return self.is_flat and not self.clip_norm and takes_turns(self._make)
+        return self.is_flat and not self.clip_norm and can_update_parts(self._make)
 
     def step_part(self, part: slice, g: torch.Tensor, n_samples: int) -> None:
         """Update one of the `parts` that `optimize` was given, before `step`, with the same arguments, the others."""
@@ -260,3 +260,14 @@ class Descent:
         self.cut(itertools.accumulate(state["optimizer"].get("sizes", ())))
         self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
         self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]
+
+
+class HasUpdater:
+    """Has an `updater`, also by its former name, which strategies and submissions of users may still have."""
+
+    updater: Updater
+
+    @property
+    def descent(self) -> Updater:
+        """The updater."""
+        return self.updater

@@ -22,7 +22,7 @@ Kept = torch.Tensor | Stateful
 
 
 @dataclass(frozen=True)
-class KeptThing:
+class StateEntry:
     """One of them; `saved`: checkpoints hold it; `counted`: its memory is counted."""
 
     thing: Kept

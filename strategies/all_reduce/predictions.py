@@ -4,7 +4,7 @@ from math import log2, sqrt
 from typing import TYPE_CHECKING, Any, cast
 
 from gradwire.core.records.formulas import evaluate
-from gradwire.core.strategy.forms import closed_form
+from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.transports.throttle import Rates
 from gradwire.networks.predict import predict
 
@@ -49,7 +49,7 @@ def candidates(N: int, nbytes: float, rates: Rates) -> dict[str, "AllReduceSGD"]
     return {name: kind(**options.get(name, {})) for name, kind in kinds.items()}
 
 
-def expect(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates) -> float | None:
+def predict_all_reduce(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates) -> float | None:
     """Return the seconds until the last rank has the sum of vectors of so many bytes; None: no form is known."""
     a, bandwidth, overhead = rates.latency, rates.bandwidth, rates.overhead
     if rates.racks == 1:
@@ -65,8 +65,8 @@ def expect(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates) -> flo
     return evaluate(ON_RACKS[strategy.name], values | {"a": a, "b": 1 / bandwidth, "u": 1 / rates.rack_bandwidth})
 
 
-def expect_on_cores(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates, cores: int) -> float:
+def predict_on_cores(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates, cores: int) -> float:
     """Return roughly the seconds at one switch, or those in which so many cores send and receive all messages."""
-    messages, sent = closed_form(strategy, strategy.cost().worker, N, round(nbytes))
+    messages, sent = evaluate_cost(strategy, strategy.cost().worker, N, round(nbytes))
     work = N * (2 * messages * rates.overhead + sent / rates.bandwidth) / cores
-    return max(work, expect(strategy, N, nbytes, rates) or 0.0)
+    return max(work, predict_all_reduce(strategy, N, nbytes, rates) or 0.0)

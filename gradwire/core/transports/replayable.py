@@ -7,7 +7,7 @@ from gradwire.core.transports.inbox import ANY, NOBODY, Tags
 from gradwire.core.transports.messages import Message, WaitTimeout
 
 
-def receive_noted(transport: Transport, src: int, tag: Tags, seconds: float) -> Message | None:
+def receive_replayable(transport: Transport, src: int, tag: Tags, seconds: float) -> Message | None:
     """Return the next message of rank `src` (or of ANY), as `recv` does; None if none comes within `seconds`.
 
     With 0 seconds only what is here is found. That there was none is noted in `inbox.arrivals` too. In a replay the

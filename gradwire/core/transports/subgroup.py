@@ -28,6 +28,6 @@ class _Among:
         return self._ranks[rank]
 
 
-def among(transport: Transport, ranks: Sequence[int]) -> Transport:
+def subgroup(transport: Transport, ranks: Sequence[int]) -> Transport:
     """Return the transport of this rank, one of `ranks`, in which rank i is ranks[i]."""
     return cast(Transport, _Among(transport, ranks))

@@ -177,7 +177,7 @@ def test_a_grading_that_is_killed_or_interrupted_leaves_no_process_and_continues
     lines = [process.stdout.readline() for _ in range(n - 1)]  # that of what there is, and all but what hangs
     assert lines[0].startswith(f"1 of {n} have a verdict already")
     assert "there is no links.py, and no file that defines seconds_of_server" in "".join(lines)
-    assert is_held(lock)
+    until(lambda: is_held(lock))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signal.SIGINT

@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 FOLDER = Path(__file__).resolve().parent.parent / "strategies"
-_MODULES = {"collectives": "strategies.collectives", "expected": "strategies.all_reduce.expected"}
+_MODULES = {"collectives": "strategies.collectives", "predictions": "strategies.all_reduce.predictions"}
 _IMPORT = re.compile(r"^(\s*)(from|import) strategies\b", re.MULTILINE)
 
 

@@ -19,8 +19,8 @@ class Gathering(Protocol):
     prefetch: bool
     """Whether to begin to gather a block while the one before it computes."""
 
-    def begin_forward(self) -> None:
-        """Prepare for a forward pass of the model."""
+    def shard(self) -> None:
+        """Keep its chunks of the parameters only, before a forward pass of the model."""
 
     def begin_pass(self, order: Sequence[Block]) -> None:
         """Prepare for a backward pass, in which blocks are summed in this order, unless `pending` changes."""
@@ -44,7 +44,8 @@ class CommonOrder(BlockObserver):
     A forward pass follows the order in which all ranks have used the blocks in a pass before; the first, that of the
     model. A block that this rank skips is gathered in its turn. Then `pattern` is 0 if this rank has used all blocks in
     that order, else a check sum of those that it has used. The backward pass begins with one block, beside whose chunks
-    the ranks send their patterns: if all are the same, the pass takes the new order, else it keeps the old.
+    the ranks send their patterns. If all are the same, the pass takes the new order. Else it keeps the old, and all
+    gradients are summed after the pass.
     """
 
     def __init__(self, blocks: Sequence[Block], outside: Sequence[Block], gathering: Gathering, rec: Recorder) -> None:
@@ -71,7 +72,7 @@ class CommonOrder(BlockObserver):
 
     @override
     def begin_forward(self) -> None:
-        self._gathering.begin_forward()
+        self._gathering.shard()
         self.end_backward()
         self._left, self._used, self._skipped = list(self._order), [], []
 

@@ -4,15 +4,18 @@ A block's parameters are gathered before its forward pass and freed after it; ga
 and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, arXiv
 2304.11277.)
 
-To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
-the ring. The rest of the model is one more block, or two, whose passes are those of the model.
+    forward, each block b:                        gather x_b; compute; free x_b
+    backward, each block b from the model's end:  gather x_b; compute g_b; free x_b; reduce-scatter g_b
+    step:                                         x <- optimizer(x, g), for the chunks of this rank
 
-What autograd would keep of gathered parameters, it keeps as a place in the block. All ranks gather in one order: that
-of the model, and from the second step on that in which all have used the blocks in the pass before. A block that a pass
-skips is gathered too, in its turn. Ranks that use different blocks see it by the number beside the first chunks of the
-backward pass: then the order stays, and gradients are summed after the pass. With gradients accumulated in k pieces a
-rank sends (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes would save (N - 1)/N of it; here it is
-freed, so that all blocks are alike.
+To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
+the ring; with gradients accumulated in k pieces, (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes
+would save (N - 1)/N of it; here it is freed, so that all blocks are alike. The rest of the model is one more block, or
+two, whose passes are those of the model.
+
+All ranks gather in one order, though the passes of some may skip a block: `gradwire/sharding/common_order.py` finds it,
+and calls `gather`, `free` and `complete`. What autograd would keep of gathered parameters, it keeps as a place in the
+block: `gradwire/sharding/saved_places.py`.
 
 An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing.
 
@@ -81,7 +84,7 @@ class FullySharded(ShardedGradients):
         parts = [block.chunks[self.own] for block in self.cut]
         self.updater.optimize(self.x, parts=parts, packed=True, norm=self.norm)
 
-    # A block, in the order of all ranks: gather, compute, free; gather, compute, free and reduce-scatter
+    # A block, whose passes are in the order of all ranks
 
     def gather(self, block: Block) -> None:
         """Before each of its passes: give the block its parameters."""
@@ -133,10 +136,6 @@ class FullySharded(ShardedGradients):
     def begin_step(self, n_samples: int) -> None:
         """See ShardedGradients; here the forward pass decides the order."""
         self.n = n_samples
-
-    def begin_forward(self) -> None:
-        """Keep this rank's chunks of x only."""
-        self.shard()
 
     def step(self, n_samples: int) -> None:
         """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block."""

@@ -102,7 +102,7 @@ class DGS(Served):
     def step(self, n_samples: int) -> None:
         """Send s = top_R(u), u being m u + eta g; x_k <- x_k + G."""
         g, x = self.replica.collect(), self.replica.x
-        self.updater.scale(g, n_samples)  # g <- eta (g + lambda x_k)
+        self.scale(g, n_samples)
         s = self.codes.encode(self.velocity, g)  # u <- m u + g; s <- top_R(u); u <- u / m where not sent
         push = self.transport.isend(s, SERVER, "push", n=n_samples)
         with self.transport.recv(SERVER, "difference") as reply:
@@ -115,6 +115,16 @@ class DGS(Served):
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
+
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x_k). With `--clip_norm`, g is bounded first."""
+        options, bound = self.updater.optimizer.param_groups[0], self.updater.clip_norm
+        if bound:
+            g.mul_(torch.clamp(bound / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        rate = options["lr"]
+        if self.updater.schedule:
+            rate *= self.updater.schedule(self.updater.processed + n_samples / 2)
+        g.add_(self.replica.x, alpha=options["weight_decay"]).mul_(rate)
 
     # Server
 

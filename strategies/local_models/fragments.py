@@ -22,11 +22,14 @@ from gradwire.sharding.passes import BlockObserver, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 from strategies.local_models.fragment import BackwardPass, Fragment
+from strategies.local_models.part_updater import PartUpdater
 
 
 @dataclass(kw_only=True)
 class Fragmented(Drifting, BlockObserver, ABC):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
+
+    updater_type = PartUpdater
 
     fragments: int = option(2, least=1)
     """P: parts into which the blocks of the model are cut, by their number; at most as many as there are blocks."""
@@ -60,7 +63,9 @@ class Fragmented(Drifting, BlockObserver, ABC):
         self.keep("sums", self.sums, counted=False)
         self.blocks = sorted(cut(self.replica, self.block_modules), key=lambda block: block.part.start)
         self.cut = self.cut_blocks()
-        if self.updater.has_parts:
+        assert isinstance(self.updater, PartUpdater)
+        self.part_updater = self.updater
+        if self.part_updater.has_parts:
             self.updater.optimize(x, parts=[fragment.part for fragment in self.cut])
         self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
         self.backward = BackwardPass(self.of_tensor, self.replica.layout.names)
@@ -139,8 +144,8 @@ class Fragmented(Drifting, BlockObserver, ABC):
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""
         self.rounds.advance()
         fragment, t = self.backward.complete(i), self.updater.version + 1
-        if fragment and self.n and self.has_turn(fragment, t) and self.updater.has_parts:
-            self.updater.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
+        if fragment and self.n and self.has_turn(fragment, t) and self.part_updater.has_parts:
+            self.part_updater.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
             self.end_step(fragment, t, self.n)
             self.backward.updated.add(fragment)
 

@@ -47,6 +47,7 @@ class Strategy(HasUpdater, ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traits: ClassVar[Traits] = Traits()
+    updater_type: ClassVar[type[Updater]] = Updater
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -125,7 +126,9 @@ class Strategy(HasUpdater, ABC):
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
         clip_norm, schedule = settings.clip_norm, settings.schedule
-        self.updater = Updater([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
+        self.updater = self.updater_type(
+            [replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout
+        )
         self.updater.after_update = settings.after_update
         self.updater.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]

@@ -94,20 +94,6 @@ def is_elementwise(make: OptimizerFactory) -> bool:
     return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
 
 
-def can_update_parts(make: OptimizerFactory) -> bool:
-    """Return whether a step of some of the parameters, then one of the others, is a step of all. Tried out."""
-    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
-    together, apart = ([nn.Parameter(half.clone()) for half in values.tensor_split(2)] for _ in range(2))
-    at_once, in_turn = make([*together]), make([*apart])
-    for step in range(3):
-        for parameter, other, g in zip(together, apart, torch.sin(values + step).tensor_split(2), strict=True):
-            parameter.grad, other.grad = g.clone(), g.clone()
-            in_turn.step()
-            other.grad = None
-        at_once.step()
-    return all(map(torch.equal, together, apart))
-
-
 def without_compiler(kind: type[Made]) -> type[Made]:
     """Return `kind` without what torch wraps around its methods for torch.compile: the same steps.
 

@@ -28,8 +28,8 @@ from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
-from gradwire.virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.virtual_time.cluster import NetworkOptions, busiest, check_speed, shares_of, with_link
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -68,8 +68,10 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     network: str | None = None
     """A file of ranks and links in place of them: see gradwire/networks/graph.py."""
     compute: str | None = None
-    """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
-    each rank's thread takes on this machine."""
+    """What a forward and backward pass take, one third and two thirds of it, cut by the floating-point operations;
+    nothing else takes time. Default: what each rank's thread takes on this machine."""
+    flops: float | None = None
+    """Instead of that: floating-point operations a second of a rank; all that torch counts take time."""
     all_reduce: str = "ring"
     """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
     with --racks, hierarchical_ring; see strategies/all_reduce/."""
@@ -102,16 +104,17 @@ def simulate(
     function: Callable[..., Any], n_gpus: int = 2, *, args: Sequence[Any] = (), bandwidth: str | None = None,
     latency: str | None = None, network: str | None = None, racks: int = 1, rack_bandwidth: str | None = None,
     sharing: Literal["fair", "in_order"] = FAIR, overhead: str = "0s", compute: str | None = None,
-    all_reduce: str = "ring", seed: int = 0, results_dir: str | None = None, run_name: str | None = None,
-    quiet: bool = False,
+    flops: float | None = None, all_reduce: str = "ring", seed: int = 0, results_dir: str | None = None,
+    run_name: str | None = None, quiet: bool = False,
 ) -> SimulatedProgram:  # fmt: skip
     """Run `function(*args)` on every rank of a cluster in virtual time, as simulate.py --script runs a file.
 
     The function may be defined anywhere, also in a notebook. It calls `torch.distributed.init_process_group("gloo")`
     itself; RANK and WORLD_SIZE are in its environment. Each rank has copies of `args` and of what the function uses of
-    its script or notebook. `compute`: what a forward and backward pass take, such as "20ms", by default what each
-    rank's thread takes here. The other options are those of simulate.py --script. Records are written if `results_dir`
-    is given. `quiet`: no progress bar. Raises UsageError, RunFailed.
+    its script or notebook. `compute`: what a forward and backward pass take, such as "20ms"; or `flops`: a rank's
+    floating-point operations a second; by default they take what each rank's thread takes here. The other options are
+    those of simulate.py --script. Records are written if `results_dir` is given. `quiet`: no progress bar. Raises
+    UsageError, RunFailed.
     """
     with in_python({}):
         program = Function(function, args)
@@ -121,8 +124,8 @@ def simulate(
             )
         options = ClusterScript(
             script=program.name, n_gpus=n_gpus, bandwidth=bandwidth, latency=latency, network=network, racks=racks,
-            rack_bandwidth=rack_bandwidth, sharing=sharing, overhead=overhead, compute=compute, all_reduce=all_reduce,
-            seed=seed, results_dir=results_dir or "results", run_name=run_name,
+            rack_bandwidth=rack_bandwidth, sharing=sharing, overhead=overhead, compute=compute, flops=flops,
+            all_reduce=all_reduce, seed=seed, results_dir=results_dir or "results", run_name=run_name,
         )  # fmt: skip
         one_of(options, "sharing", ("fair", "in_order"))
         options.check()
@@ -141,7 +144,9 @@ def run_on_cluster(
     rates = network.rates or ANY
     if options.all_reduce not in predictions.candidates(options.n_gpus, 0, rates):
         raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
+    check_speed(options.compute, options.flops)
     compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
+    speed = Speed(compute, options.flops)
     folder, stem = Path(options.results_dir), Path(program.name).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     if writes:
@@ -152,7 +157,7 @@ def run_on_cluster(
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
             cluster = run_in_virtual_time(
-                program, network, recorders, compute, plans(options.all_reduce, rates), options.seed, progress
+                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)

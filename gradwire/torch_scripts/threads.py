@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from traceback import walk_stack, walk_tb
@@ -42,6 +43,15 @@ _here = threading.local()
 
 class Killed(BaseException):
     """Raised in a rank whose run has ended."""
+
+
+@dataclass(frozen=True)
+class BackwardCall:
+    """What a backward pass is asked for. No `inputs`: all leaves. `has_graph`: it makes a graph itself."""
+
+    outputs: Sequence[Any]
+    inputs: Sequence[Any]
+    has_graph: bool
 
 
 class RankThread:
@@ -138,11 +148,18 @@ class RankThread:
         self.spent += now - self._since
         self._since = now
 
-    def forward(self, module: nn.Module) -> None:
-        """Called after each forward pass of a module."""
+    def run_script(self) -> Any:
+        """Run the script; return what a function returns."""
+        return self._script.run(self.state)
 
-    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
-        """Run a backward pass from these tensors on."""
+    def begin(self, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Called before each call of a module."""
+
+    def end(self) -> None:
+        """Called after each call of a module."""
+
+    def backward(self, run: Callable[[], Any], call: "BackwardCall") -> Any:
+        """Run a backward pass."""
         return run()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -161,7 +178,7 @@ class RankThread:
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self.result = self._script.run(self.state)
+            self.result = self.run_script()
         except Killed:
             pass
         except RunFailed as error:

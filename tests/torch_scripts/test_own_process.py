@@ -9,7 +9,7 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from tests.runs import said_by
@@ -21,7 +21,7 @@ FILE = "own_process.py"
 def run(*arguments: str, path: Path = SCRIPTS / FILE) -> Cluster:
     script = Script(str(path), arguments)
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(2)]
-    return run_in_virtual_time(script, OneSwitch(2, 125e6, 50e-6), recorders, 0.001, plans("ring"))
+    return run_in_virtual_time(script, OneSwitch(2, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
 
 
 @pytest.mark.parametrize("name", ["folder", "dtype", "signals", "children"])

@@ -23,7 +23,7 @@ from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.ranks import Deadlock
@@ -40,7 +40,7 @@ PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of 
 def run(name: str, n: int, *arguments: Any, compute: float | None = 0.02, all_reduce: str = "ring") -> Cluster:
     script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(argument) for argument in arguments])
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
-    return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, compute, plans(all_reduce))
+    return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, Speed(compute), plans(all_reduce))
 
 
 def events(cluster: Cluster) -> pd.DataFrame:

@@ -6,6 +6,7 @@ run until that rank asks for something; what it asks for is done on the hub.
 """
 
 import ctypes
+import inspect
 import os
 import re
 import sys
@@ -79,6 +80,7 @@ class RankThread:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
         self.has_optimizer = False
+        self.started = 0  # processes that are ranks
         self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
 
@@ -168,6 +170,11 @@ class RankThread:
     def seconds(self) -> float | None:
         """Return the time of this rank; None: it has no clock of its own."""
         return None
+
+    def has_source(self, function: Any) -> bool:
+        """Return whether the script, or a file beside it, defines a function."""
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        return code is not None and code.co_filename.startswith(self._script.folder)
 
     def sleep(self, seconds: float) -> None:
         """Let so much time pass for this rank."""

@@ -1,5 +1,6 @@
 """What a rank of a script has of its own, as a process has, and what it is told."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def test_a_step_is_one_of_the_optimizer() -> None:
     assert rank.steps == rank.passes[1::2]
     rows = rank.recorder.frame()
     assert rows[rows["phase"] == "backward"]["step"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_process_that_runs_a_function_of_the_script_is_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    method = multiprocessing.get_start_method(allow_none=True)
+    run(path=SCRIPTS / "starts_processes.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"rank {rank}: {text}" for rank in range(2) for text in ("[0, 0]", f"rank {rank} has 1.0")]
+    assert multiprocessing.get_start_method(allow_none=True) == method
 
 
 def test_each_rank_has_a_state_of_accelerates() -> None:

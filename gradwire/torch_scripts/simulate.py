@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
 from tqdm import tqdm
+from tyro.conf import UseAppendAction
 
 from gradwire.core.records import files, tables
 from gradwire.core.records.atomic import check_writable_by
@@ -30,6 +31,7 @@ from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time.cluster import NetworkOptions, busiest, check_speed, shares_of, with_link
+from gradwire.virtual_time.network import Network
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -79,6 +81,9 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     """Where the records are written."""
     run_name: str | None = None
     """Default: the script's name and the time."""
+    sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
+    """Run with all these values of an option, such as n_gpus=2,4,8, and show a table; given several times, with all
+    combinations."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +94,8 @@ class SimulatedProgram:
     """What the function has returned, by rank."""
     seconds: float
     """Virtual seconds until the last rank has ended."""
+    seconds_a_step: float | None
+    """Between two steps of the optimizer, or else two backward passes; None: there are no two."""
     bytes: int
     """Sent by all ranks."""
     table: pd.DataFrame
@@ -128,7 +135,6 @@ def simulate(
             all_reduce=all_reduce, seed=seed, results_dir=results_dir or "results", run_name=run_name,
         )  # fmt: skip
         one_of(options, "sharing", ("fair", "in_order"))
-        options.check()
         return run_on_cluster(options, program, quiet, writes=results_dir is not None)
 
 
@@ -136,17 +142,8 @@ def run_on_cluster(
     options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
 ) -> SimulatedProgram:
     """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
-    one_of(options, "all_reduce", predictions.all_reduces())
-    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
-    linked = with_link(Options(**link))
-    network = options.make_network(linked)
-    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    options, network, speed = prepare(options)
     rates = network.rates or ANY
-    if options.all_reduce not in predictions.candidates(options.n_gpus, 0, rates):
-        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
-    check_speed(options.compute, options.flops)
-    compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
-    speed = Speed(compute, options.flops)
     folder, stem = Path(options.results_dir), Path(program.name).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     if writes:
@@ -169,7 +166,23 @@ def run_on_cluster(
     if writes:
         text += f"\nrecords        {folder / name}.{{csv,json,events.csv.gz}}"
     results, clocks = [rank.result for rank in cluster.ranks], [rank.clock for rank in cluster.ranks]
-    return SimulatedProgram(results, max(clocks), int(tables.totals(table)["bytes_sent"] or 0), table, text)
+    step = _seconds_a_step(cluster)
+    return SimulatedProgram(results, max(clocks), step, int(tables.totals(table)["bytes_sent"] or 0), table, text)
+
+
+def prepare(options: ClusterScript) -> tuple[ClusterScript, Network, Speed]:
+    """Return the options with their defaults, the network, and how fast ranks compute. Raises UsageError."""
+    options.check()
+    one_of(options, "all_reduce", predictions.all_reduces())
+    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
+    linked = with_link(Options(**link))
+    network = options.make_network(linked)
+    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    if options.all_reduce not in predictions.candidates(options.n_gpus, 0, network.rates or ANY):
+        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
+    check_speed(options.compute, options.flops)
+    compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
+    return options, network, Speed(compute, options.flops)
 
 
 def _write(
@@ -200,15 +213,19 @@ def _write(
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
 
 
+def _seconds_a_step(cluster: Cluster) -> float | None:
+    ends = cluster.ranks[0].steps or cluster.ranks[0].passes
+    return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
+
+
 def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
     """Return what is shown of a run."""
     between = {"network": Path(options.network).name} if options.network else {"bandwidth": options.bandwidth}
     world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
     lines = [tables.summary(table, world)]
-    rank = cluster.ranks[0]
-    ends, between_two = (rank.steps, "steps of the optimizer") if rank.steps else (rank.passes, "backward passes")
-    if len(ends) > 1:
-        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two {between_two}")
+    if (step := _seconds_a_step(cluster)) is not None:
+        between_two = "steps of the optimizer" if cluster.ranks[0].steps else "backward passes"
+        lines.append(f"a step takes   {step:.4g} s, between two {between_two}")
     if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
     return "\n".join(

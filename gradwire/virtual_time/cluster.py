@@ -177,18 +177,24 @@ class ClusterOptions(NetworkOptions):
             read_unit("copying", self.copying, bytes_per_second)
             if self.cores is None or self.sharing != FAIR:
                 raise UsageError("--copying: a part of --cores, where messages share cards fairly; give --cores")
-        if self.compute is not None and self.flops is not None:
-            raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+        check_speed(self.compute, self.flops)
         if self.coding is not None and self.compute is None and self.flops is None:
             raise UsageError("--coding: is timed on this machine like all phases; give it with --compute or --flops")
-        for option, time in (("compute", self.compute), ("coding", self.coding)):
-            if time is not None:
-                read_unit(option, time, seconds)
-        if self.flops is not None and not 1 <= self.flops <= 1e30:
-            raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
+        if self.coding is not None:
+            read_unit("coding", self.coding, seconds)
 
 
 # How long a step computes
+
+
+def check_speed(compute: str | None, flops: float | None) -> None:
+    """Check what says how long a step computes. Raises UsageError."""
+    if compute is not None and flops is not None:
+        raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+    if compute is not None:
+        read_unit("compute", compute, seconds)
+    if flops is not None and not 1 <= flops <= 1e30:
+        raise UsageError(f"--flops {flops}: must be from 1 to 1e30, such as 15e12")
 
 
 def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict[str, float]:

@@ -17,6 +17,7 @@ from gradwire.options import Options
 from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
+from gradwire.virtual_time.axes import read_axes
 from gradwire.virtual_time.cluster import fit
 from gradwire.virtual_time.dry_run import check as check_dry
 from gradwire.virtual_time.dry_run import check_model
@@ -31,7 +32,7 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
 
     Raises UsageError, RunFailed.
     """
-    axes = _axes(chosen)
+    axes = read_axes(chosen.sweep, _NOT_VARIED)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs, combinations, left_out = _carried(given, combinations)  # before the first starts: none is wrong
     if chosen.fits_gb is not None:
@@ -87,22 +88,6 @@ def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any])
         if value is not None and name not in axes
     ]
     return ", ".join([*(trained if chosen.parameters is None else []), *known])
-
-
-def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
-    """Return the values of each varied option. Raises UsageError."""
-    axes: dict[str, list[str]] = {}
-    for text in chosen.sweep:
-        name, _, values = text.partition("=")
-        name = name.replace("-", "_")
-        if not values or "" in values.split(","):
-            raise UsageError(f"--sweep {text}: must be NAME=VALUE,VALUE,..., such as n_gpus=1,2,4")
-        if name in _NOT_VARIED:
-            raise UsageError(f"--sweep {text}: {name} cannot be varied; vary an option of the training or the cluster")
-        if name in axes:
-            raise UsageError(f"--sweep {text}: {name} is given twice; give all its values at once")
-        axes[name] = values.split(",")
-    return axes
 
 
 def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:

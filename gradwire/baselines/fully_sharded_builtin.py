@@ -93,7 +93,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
     @contextmanager
     def unreduced(self) -> Iterator[None]:
         """See Builtin: the parameters that have those gradients are the gathered ones."""
-        modules = [one for one in self.sharded.modules() if isinstance(one, FSDPModule) and self.pieces > 1]
+        modules = [module for module in self.sharded.modules() if isinstance(module, FSDPModule) and self.pieces > 1]
         for module in modules:
             module.unshard()
         yield

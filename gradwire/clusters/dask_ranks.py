@@ -43,8 +43,8 @@ def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None
     `scheduler`: the address that the user gave; None: the workers were started for this run.
     """
     option = f"--scheduler {scheduler}" if scheduler else "--launcher dask"
-    addresses = sorted(_workers(client, timeout), key=lambda one: (get_address_host(one), len(one), one))[:n]
-    futures = [submit(client, one, introduce, scheduler is None) for one in addresses]
+    addresses = sorted(_workers(client, timeout), key=lambda name: (get_address_host(name), len(name), name))[:n]
+    futures = [submit(client, address, introduce, scheduler is None) for address in addresses]
     processes = set()
     for address, future in zip(addresses, futures, strict=True):
         try:

@@ -77,7 +77,7 @@ def check_codec(codec: Codec | None, strategy: Strategy, scope: str, optimizer: 
     if codec.kind not in strategy.traits.carries:
         from gradwire.strategies import STRATEGIES  # which imports this module
 
-        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
+        able = [name for name, other in STRATEGIES.items() if codec.kind in other.traits.carries]
         raise CannotCarry(
             f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
             f"{', '.join(able)} can"
@@ -275,8 +275,8 @@ class Coding:
         """Continue from a `state_dict`."""
         if self._own:
             self._own.load_state_dict(state["own"])
-        for k, one in state["senders"].items():
-            self._sender(k).load_state_dict(one)
+        for k, saved in state["senders"].items():
+            self._sender(k).load_state_dict(saved)
 
 
 def _mean_by(all_reduce: AllReduce, vector: torch.Tensor, n: int) -> int:

@@ -130,7 +130,8 @@ class CodecState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same codec, model and rank. Raises UsageError if it is of other ones."""
         of_state, own = state["codecs"], self.state_dict()["codecs"]
-        if {name: one.keys() for name, one in own.items()} != {name: one.keys() for name, one in of_state.items()}:
+        saved, current = ({name: entries.keys() for name, entries in codecs.items()} for codecs in (of_state, own))
+        if saved != current:
             raise UsageError("this state is of another codec or model; load one of the same codec and model")
         self.epoch = state["epoch"]
         for codec in self.codecs.values():

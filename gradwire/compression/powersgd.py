@@ -63,7 +63,8 @@ class PowerSGD(ErrorFeedback, Linear):
             else:
                 self.plain.append(where)
                 plain.append((n,))
-        self.first, self.second = (Layout(("",) * len(one), tuple(one)) for one in (P + plain, Q))  # of the two means
+        # The layouts of the two means.
+        self.first, self.second = (Layout(("",) * len(shapes), tuple(shapes)) for shapes in (P + plain, Q))
         self.e = self.kept()
         self.Q = torch.zeros(self.second.n, dtype=self.dtype, device=self.device)
         self.steps = 0

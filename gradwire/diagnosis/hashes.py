@@ -79,7 +79,7 @@ class Hashes:
 def packed(ranks: Mapping[int, Arrays]) -> bytes:
     """Return the hashes of all ranks as a file."""
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {f"{rank} {name}": array for rank, one in ranks.items() for name, array in one.items()}
+    arrays: dict[str, Any] = {f"{rank} {name}": array for rank, named in ranks.items() for name, array in named.items()}
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 

@@ -118,7 +118,7 @@ class Memory(Observer):
             if block.born <= self._peak_at:  # it was that kind at the peak already, which could not be known
                 by_kind = {**self._peak.at_peak, kind: self._peak.at_peak.get(kind, 0) + block.nbytes}
                 by_kind[block.kind] -= block.nbytes
-                self._peak = replace(self._peak, at_peak={one: n for one in KINDS if (n := by_kind.get(one))})
+                self._peak = replace(self._peak, at_peak={name: n for name in KINDS if (n := by_kind.get(name))})
             self._change(block.kind, -block.nbytes)
             block.kind = kind
             self._change(kind, block.nbytes, moved=True)

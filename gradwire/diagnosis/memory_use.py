@@ -65,7 +65,7 @@ def summary(ranks: Mapping[int, Mapping[str, Any]]) -> str:
     `ranks`: what each has `recorded`.
     """
     highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
-    of, found = ranks[highest], {rank: one["peak"] * 1e-6 for rank, one in ranks.items()}
+    of, found = ranks[highest], {rank: recorded["peak"] * 1e-6 for rank, recorded in ranks.items()}
     kinds = ", ".join(f"{kind} {nbytes * 1e-6:.3f}" for kind, nbytes in of["at_peak"].items())
     peaks = f"memory MB      peak by rank {tables.by_rank(found)}"
     line = f"{peaks}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"

@@ -42,17 +42,17 @@ def check_all_reduce(all_reduce: "AllReduce", N: int, length: int) -> str | None
     ranks: list[_Rank] = []
     ranks += [_Rank(rank, N, length, ranks) for rank in range(N)]
     try:
-        while waiting := [one for one in ranks if not one.coroutine.dead]:
-            able = [one for one in waiting if one.is_able()]
-            for one in able:
-                one.coroutine.switch(all_reduce)
+        while waiting := [rank for rank in ranks if not rank.coroutine.dead]:
+            able = [rank for rank in waiting if rank.is_able()]
+            for rank in able:
+                rank.coroutine.switch(all_reduce)
             if not able:  # first whoever waits for one that has ended
-                stuck = min(waiting, key=lambda one: not ranks[one.source].coroutine.dead)
+                stuck = min(waiting, key=lambda rank: not ranks[rank.source].coroutine.dead)
                 stuck.fail(f"waits for {stuck.wanted} rank {stuck.source}, which never comes")
-        for one in ranks:
-            for (src, tag), messages in one.inbox.items():
+        for rank in ranks:
+            for (src, tag), messages in rank.inbox.items():
                 if messages:
-                    one.fail(f"has ended without the {tag!r} that rank {src} sent in round {messages[0].round}")
+                    rank.fail(f"has ended without the {tag!r} that rank {src} sent in round {messages[0].round}")
     except _Fault as fault:
         return f"N = {N}, length {length}: {fault}"
     return None
@@ -176,7 +176,7 @@ class _Rank:
 
     def look(self) -> None:
         """Check what this rank has done since it last called. Raises _Fault."""
-        self.unread = [one for one in self.unread if not one.read or self.clock[one.dst] < one.read[one.dst]]
+        self.unread = [sent for sent in self.unread if not sent.read or self.clock[sent.dst] < sent.read[sent.dst]]
         for sent in self.unread:
             if sent.now.tobytes() != sent.was:
                 changed = sent.now != np.frombuffer(sent.was, np.int64)

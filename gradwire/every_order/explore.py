@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
     if options.replay:
-        others = [one for one in given if one.startswith("--") and not one.startswith(("--replay", "--strategy"))]
+        others = [text for text in given if text.startswith("--") and not text.startswith(("--replay", "--strategy"))]
         if others:
             raise UsageError(f"--replay: takes no {others[0]} beside it; leave it out")
         print(ask_again(*load(options.replay, value_of("--strategy", given))))

@@ -91,11 +91,11 @@ def waits_in_a_circle(run: Run) -> str | None:
     that came before that had ended: a circle of these would have held for ever.
     """
     copied = run.copied
-    held_by = {one: [other for other in copied if one.holds(other)] for one in copied}
-    while free := [one for one in held_by if not any(other in held_by for other in held_by[one])]:
-        for one in free:
-            del held_by[one]
-    return "where waits hold: " + "; ".join(f"{one.what} is waited for" for one in held_by) if held_by else None
+    held_by = {send: [other for other in copied if send.holds(other)] for send in copied}
+    while free := [send for send in held_by if not any(other in held_by for other in held_by[send])]:
+        for send in free:
+            del held_by[send]
+    return "where waits hold: " + "; ".join(f"{send.what} is waited for" for send in held_by) if held_by else None
 
 
 def changes(run: Run) -> str | None:

@@ -120,14 +120,14 @@ def examine(
     with ExitStack() as at_end, tqdm(unit="order", leave=False, disable=quiet) as bar:
         at_end.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(20_000, 50, 1000)  # each run leaves a little garbage in cycles
-        for one in chain([case], _with_deaths(report) if deaths else ()):
-            if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
+        for variant in chain([case], _with_deaths(report) if deaths else ()):
+            if variant.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
                 break
-            asked = chosen(one) | dict(invariants)
-            orders = Orders(partial(run_once, one), at_most - report.orders)
+            asked = chosen(variant) | dict(invariants)
+            orders = Orders(partial(run_once, variant), at_most - report.orders)
             for run in orders:
-                if one.dies and run.dead is None:
+                if variant.dies and run.dead is None:
                     continue  # it is among the orders without a death
                 if not report.orders:
                     _check_sends(run)
@@ -136,10 +136,10 @@ def examine(
                 if until_broken and report.counterexample:
                     break
             report.complete &= orders.complete
-            if random and not (one.dies or orders.complete or report.counterexample):
+            if random and not (variant.dies or orders.complete or report.counterexample):
                 report.random = random
-                report.estimated, most, report.bound = estimate(one, _ESTIMATED_FROM, DEPTH)
-                for run in islice(random_orders(one, most, DEPTH), random):
+                report.estimated, most, report.bound = estimate(variant, _ESTIMATED_FROM, DEPTH)
+                for run in islice(random_orders(variant, most, DEPTH), random):
                     report.take(run, asked)
                     bar.update()
     return report

@@ -180,9 +180,9 @@ def run_once(case: Case, pick: Pick, reduced: bool = True, events: Path | None =
     run = Run(case, pick, reduced, events)
     run.run(partial(_attempt, run))
     if run.has_ended:
-        for one in run.ranks:  # nobody needs its memory before all have come here
-            one.learn([max(clocks) for clocks in zip(*(rank.clock for rank in run.ranks), strict=True)])
-            one.check_memory()
+        for transport in run.ranks:  # nobody needs its memory before all have come here
+            transport.learn([max(clocks) for clocks in zip(*(rank.clock for rank in run.ranks), strict=True)])
+            transport.check_memory()
     return run
 
 

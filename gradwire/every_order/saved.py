@@ -32,7 +32,7 @@ def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | Non
     name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
     options = dataclasses.replace(case.options, results_dir=results_dir, run_name=name)
     data = datasets.load(options)
-    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": happened, "broken": example.broken}
+    kept = {field: getattr(case, field) for field in _OF_CASE} | {"happened": happened, "broken": example.broken}
     launcher = Launcher("every order", lambda job: [], "ordered", processes=False, facts={"order": kept})
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
@@ -68,7 +68,7 @@ def load(path: str, strategy: str | None = None) -> tuple[Case, list[Option], st
             raise UsageError(f"--strategy {strategy}: {file} is an order of {recorded['strategy']}; leave it out")
         options = options_from(recorded, f"--replay {file}", given={"strategy": strategy})
         dies = order["dies"] and tuple(order["dies"])
-        case = Case(options.strategy, options.n_gpus, **{one: order[one] for one in _OF_CASE} | {"dies": dies})
+        case = Case(options.strategy, options.n_gpus, **{field: order[field] for field in _OF_CASE} | {"dies": dies})
         return case, [(rank, tuple(choice)) for rank, choice in order["happened"]], order["broken"]
     except UsageError:
         raise

@@ -68,8 +68,8 @@ class Decision(NamedTuple):
         """Return whether the first that chooses could choose more if others went first, by all that was `sent`."""
         (_, src, tags), rank = self.question, self.options[0][0]
         return tags is None or any(
-            one.dst == rank and one.clock[rank] <= self.events and src in (one.src, ANY) and one.tag in (*tags, "")
-            for one in sent[self.n_sent :]
+            send.dst == rank and send.clock[rank] <= self.events and src in (send.src, ANY) and send.tag in (*tags, "")
+            for send in sent[self.n_sent :]
         )
 
 

@@ -158,9 +158,9 @@ def estimate(case: Case, n: int, depth: int) -> tuple[float, int, float | None]:
             return None
 
     runs = [plain, *(run for _ in range(n) if (run := once()) and not run.redundant)]
-    how_many = sum(math.prod(len(one.options) for one in run.taken) for run in runs[1:]) / n
+    how_many = sum(math.prod(len(decision.options) for decision in run.taken) for run in runs[1:]) / n
     most = max(len(run.taken) for run in runs)
-    options = {option for run in runs for one in run.taken for option in one.options}
+    options = {option for run in runs for decision in run.taken for option in decision.options}
     if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):
         return how_many, most, None
     return how_many, most, 1 / (len(case.roles) * most ** (depth - 1))

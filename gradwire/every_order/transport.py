@@ -86,7 +86,7 @@ class Ordered(Transport):
     def is_shared(self, vector: torch.Tensor) -> bool:
         """Whether a vector lies in shared memory."""
         pointer = vector.untyped_storage().data_ptr()
-        return any(one.untyped_storage().data_ptr() == pointer for one in self.run.shared.values())
+        return any(shared.untyped_storage().data_ptr() == pointer for shared in self.run.shared.values())
 
     def access(self, does: str) -> None:
         """Let others access shared vectors before this rank does what `does` says."""
@@ -98,7 +98,7 @@ class Ordered(Transport):
 
     def check_memory(self) -> None:
         """Note what was changed before it was read, as far as this rank knows."""
-        self.unread = [one for one in self.unread if one.check()]
+        self.unread = [send for send in self.unread if send.check()]
 
     # Messages
 
@@ -175,11 +175,13 @@ class Ordered(Transport):
         for (peer, tag), queue in self.inbox.queues.items():
             if queue and tag in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
-        found: list[Choice] = [(TAKE, src, f"takes {one.tag!r} of rank {src}") for src, one in sorted(first.items())]
+        found: list[Choice] = [
+            (TAKE, src, f"takes {message.tag!r} of rank {src}") for src, message in sorted(first.items())
+        ]
         dead, inbox = self.run.dead, self.inbox
         if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
             found.append((LOST, dead, f"learns that rank {dead} is dead"))
-        if limited and not any(one.order[0] < self._newest[peer] for peer, one in first.items()):
+        if limited and not any(message.order[0] < self._newest[peer] for peer, message in first.items()):
             found.append((NOTHING, -1, f"finds no {named(tags)}"))
         return found
 

@@ -240,7 +240,7 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: st
             dashes = DASHES[rests.index(rest) % len(DASHES)] if rests else DASHES[0]
             label = ", ".join(str(value) for value in values)
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
-            drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
+            drawn += [(rest, curve, line) for line in axes.plot(curve.index, curve, dashes, label=label, **style)]
             _shade(axes, curve.index, of_seeds.min(), of_seeds.max(), colour)
 
 

@@ -166,11 +166,11 @@ def options_of(name: str, text: str, place: str) -> Options:
     try:
         given = shlex.split(text)
         names = {part.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_") for part in given}
-        for one in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
-            raise UsageError(f"--{one} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
+        for option in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
+            raise UsageError(f"--{option} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
         if ":" in text:
             raise UsageError(f"{text}: names yourmodule:something; take an optimizer, codec or schedule that is here")
-        options = parse_run([*given, *(f"--{one}={value}" for one, value in fixed.items())], None, "")
+        options = parse_run([*given, *(f"--{option}={value}" for option, value in fixed.items())], None, "")
     except ValueError as error:
         raise UsageError(f"{name}, options on {place}: {error}") from error
     roles = options.strategy.roles(RANKS)

@@ -77,7 +77,7 @@ def check_file(path: Path) -> None:
     functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     own = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     own |= functions | {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
-    methods = [one for kind in classes for one in kind.body if isinstance(one, ast.FunctionDef) and one.args.args]
+    methods = [node for kind in classes for node in kind.body if isinstance(node, ast.FunctionDef) and node.args.args]
     selves = {method.args.args[0] for method in methods if {*map(ast.unparse, method.decorator_list)} <= {"property"}}
     unbound = {f"{kind.name}.{name}" for kind in classes for name in functions}
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
@@ -150,7 +150,7 @@ def _wrong(node: ast.AST, known: set[str]) -> str:
                     return f"imports {alias.name}; it may import {', '.join(MODULES)}; from others, names only"
         case ast.ImportFrom():
             module = "." * node.level + (node.module or "")
-            if module not in MODULES and not f"{module}.".startswith(tuple(f"{one}." for one in OF_PROJECT)):
+            if module not in MODULES and not f"{module}.".startswith(tuple(f"{package}." for package in OF_PROJECT)):
                 return f"imports {module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
             for alias in node.names:
                 value = getattr(importlib.import_module(module), alias.name, None)

@@ -62,7 +62,7 @@ def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
     chosen = names.split(",") if names else _children_of_the_longest_list(modules)
     homes: dict[int, set[str]] = {}  # of each parameter: in which blocks it is
     for name, module in modules.items():
-        inside = [one for one in chosen if f"{name}.".startswith(f"{one}.")]
+        inside = [block for block in chosen if f"{name}.".startswith(f"{block}.")]
         if len(inside) > 1 or not set(chosen) <= set(modules):
             wrong = "one lies in another" if len(inside) > 1 else "the model has no such module"
             raise UsageError(

@@ -133,7 +133,7 @@ class ClusterOptions(NetworkOptions):
         if self.kill and self.cores is not None:
             raise UsageError("--kill: the cores of --cores do not notice a death; leave one out")
         if self.kill and not strategy.traits.workers_may_die:
-            able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
+            able = [name for name, other in STRATEGIES.items() if other.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")

@@ -68,7 +68,7 @@ class DryRun:
 
     @property
     def _of_workers(self) -> list[Steps]:
-        return [one for one, role in zip(self.results, self.options.roles, strict=True) if role == "worker"]
+        return [steps for steps, role in zip(self.results, self.options.roles, strict=True) if role == "worker"]
 
     @property
     def is_typical(self) -> bool:
@@ -139,7 +139,7 @@ def period(strategy: Strategy) -> int:
     Or some times as many: they may be divided by (3 n_push).
     """
     options = {option.name for option in dataclasses.fields(strategy)}
-    formulas = " ".join(one.messages for one in strategy.cost().by_role.values())
+    formulas = " ".join(cost.messages for cost in strategy.cost().by_role.values())
     divisors = re.findall(r"/ \(?(?:(\d+) )?(\w+)", formulas)
     return math.lcm(*(int(times or 1) * getattr(strategy, name) for times, name in divisors if name in options))
 
@@ -255,8 +255,8 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
         Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
     ]
     memory = [
-        one.memory.peak if one.memory else vectors + one.optimizer_bytes
-        for vectors, one in zip(held, results, strict=True)
+        result.memory.peak if result.memory else vectors + result.optimizer_bytes
+        for vectors, result in zip(held, results, strict=True)
     ]
     return DryRun(options, job.sizes, phases, results, memory, shares_of(of_steps, took))
 
@@ -282,7 +282,7 @@ def _check_options(options: Options, parameters: float | None, steps: int | None
     """Find what has no meaning where nothing is trained. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
-        own = name in {field.name for one in (options.strategy, options.codec) for field in dataclasses.fields(one)}
+        own = name in {field.name for part in (options.strategy, options.codec) for field in dataclasses.fields(part)}
         if name not in _MEAN and not own and value != getattr(default, name):
             raise UsageError(f"--{name} {value}: nothing is trained on the meta device; leave it out")
     if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):

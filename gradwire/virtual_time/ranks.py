@@ -57,7 +57,7 @@ class Ranks:
         self.ever_gone.add(rank)
         for src in (rank, ANY):
             waiting = [waiter for waiter in self.waiters[src] if waiter._wanted and waiter._wanted[0] == src]
-            for transport in sorted(waiting, key=lambda one: one._since):
+            for transport in sorted(waiting, key=lambda waiter: waiter._since):
                 transport.wake(self.world.time)
         if died:
             self.after_death(rank)

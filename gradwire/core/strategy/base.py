@@ -244,7 +244,7 @@ class Strategy(HasUpdater, ABC):
         """Return all that this rank needs to continue later."""
         replica = self.replica
         vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
-        return {**vectors, **self.updater.state_dict(), **{name: one.state() for name, one in self._saved()}}
+        return {**vectors, **self.updater.state_dict(), **{name: entry.state() for name, entry in self._saved()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
@@ -252,13 +252,13 @@ class Strategy(HasUpdater, ABC):
         self.replica.b.copy_(state["b"])
         self.replica.others = state["others"]
         self.updater.load_state_dict(state)
-        for name, one in self._saved():
-            one.load(state[name])
+        for name, entry in self._saved():
+            entry.load(state[name])
 
     def _saved(self) -> list[tuple[str, StateEntry]]:
-        return [(name, one) for name, one in self._kept.items() if one.saved]
+        return [(name, entry) for name, entry in self._kept.items() if entry.saved]
 
     @property
     def state_bytes(self) -> int:
         """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
-        return self.updater.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)
+        return self.updater.state_bytes + sum(entry.nbytes for entry in self._kept.values() if entry.counted)

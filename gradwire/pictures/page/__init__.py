@@ -63,7 +63,7 @@ def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page
 
     Raises BadRun.
     """
-    return Page(make_page([load(str(one)) for one in (run, second) if one is not None]), height)
+    return Page(make_page([load(str(path)) for path in (run, second) if path is not None]), height)
 
 
 def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None, note: str = "") -> str:

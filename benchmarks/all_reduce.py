@@ -121,7 +121,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
         for _ in range(calls_in_a_block(numel)):
             call(vector)
 
-    seconds = alternate(transport, {name: partial(block, *one) for name, one in sides.items()}, repeats)
+    seconds = alternate(transport, {name: partial(block, *side) for name, side in sides.items()}, repeats)
     return choice.taken, seconds
 
 

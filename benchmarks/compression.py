@@ -90,8 +90,8 @@ def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) ->
 
 def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int, *both: Callable[[], Any]) -> Row:
     """Measure both sides, ours and torch's."""
-    for one in both:
-        one()
+    for side in both:
+        side()
     seconds = alternate(transport, dict(zip(("ms", "torch_ms"), both, strict=True)), repeats)
     ms, torch_ms = seconds["ms"] * 1e3, seconds["torch_ms"] * 1e3
     return row(what, len(vector), **figures(ms=ms, torch_ms=torch_ms, ratio=torch_ms / ms))

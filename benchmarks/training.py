@@ -136,7 +136,7 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
     ]
     for model in settings.models:
         for pair in sharded if model == "gpt" else pairs:
-            ours, peer = (one.name for one in pair)
+            ours, peer = (side.name for side in pair)
             seconds = slowest(launch(on_rank, settings.n_gpus, pair, [(ours, peer)], model, settings))
             workers = pair[0].roles(settings.n_gpus).count("worker")
             per_s = {name: workers * settings.steps * settings.batch_size / s for name, s in seconds.items()}

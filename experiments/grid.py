@@ -236,14 +236,14 @@ class Experiment(ABC):
         self.name, self.quick = name, quick
 
     @abstractmethod
-    def small(self, one: Any) -> Any:
+    def small(self, run: Any) -> Any:
         """Return what becomes of a run if the experiment is quick; None: it is left out."""
 
     def tuned(self, kept: Any) -> Any:
         """Return the learning rates that the runs of the grid found; None without a grid."""
         return None
 
-    def like(self, one: Any) -> Any:
+    def like(self, run: Any) -> Any:
         """Return which of these rates a run has."""
         return None
 
@@ -253,7 +253,7 @@ class Experiment(ABC):
 
     def finals(self, rates: Any) -> list[Any]:
         """Return the runs that are shown, of this size, with these learning rates."""
-        return [replace(one, lr=rates[self.like(one)]) if rates else one for one in self._sized(self.shown)]
+        return [replace(run, lr=rates[self.like(run)]) if rates else run for run in self._sized(self.shown)]
 
     def _sized(self, runs: Sequence[Any]) -> list[Any]:
         return [small for run in runs if (small := self.small(run) if self.quick else run) is not None]
@@ -269,7 +269,7 @@ class Experiment(ABC):
     def missing(self, folder: Path) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""
         kept = self.open(folder)
-        absent = [one for one in self.grid() if not kept.has(one)]
+        absent = [run for run in self.grid() if not kept.has(run)]
         if not absent:
             absent = [final for final in self.finals(self.tuned(kept)) if not kept.has(final)]
-        return [*(str(one.run_name) for one in absent), *(name for name in self.files if not (folder / name).exists())]
+        return [*(str(run.run_name) for run in absent), *(name for name in self.files if not (folder / name).exists())]

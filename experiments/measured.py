@@ -203,7 +203,7 @@ def ratio_to(results: Results, setup: Setup) -> pd.Series:
     peer = replace(setup, strategy="ring_all_reduce_builtin")
     if setup.strategy.startswith("param_server"):
         peer = replace(setup, strategy="param_server_builtin", n_gpus=2)  # DataParallel was measured with two workers
-    rates = [pick(results.runs, one).set_index("seed")["samples_per_s"] for one in (setup, peer)]
+    rates = [pick(results.runs, compared).set_index("seed")["samples_per_s"] for compared in (setup, peer)]
     has_peer = setup.strategy != "single" and setup.workers == peer.workers
     return (rates[0] / rates[1]).dropna() if has_peer else pd.Series(dtype=float)
 

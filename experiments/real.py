@@ -62,7 +62,7 @@ class Runs(Store):
     def written(self) -> dict[str, Any]:
         """Return the facts, the options that all runs share apart."""
         every = [entry["options"] for entry in self.runs.values()]
-        shared = dict(item for item in every[0].items() if all(item in one.items() for one in every))
+        shared = dict(item for item in every[0].items() if all(item in options.items() for options in every))
         own = {
             name: entry | {"options": {key: value for key, value in entry["options"].items() if key not in shared}}
             for name, entry in self.runs.items()
@@ -129,8 +129,8 @@ class Measured(Experiment):
 
     def results(self, kept: Runs, runs: list[Options], common: dict[str, Any]) -> Iterator[tuple[Options, Any]]:
         """Yield each run with its Result, or the error."""
-        for one in runs:
-            yield one, attempt(partial(_make, replace(one, **common), kept))
+        for options in runs:
+            yield options, attempt(partial(_make, replace(options, **common), kept))
 
 
 def _make(options: Options, kept: Runs) -> Result:

@@ -77,7 +77,7 @@ class Contained:
             self.exceeded = f"took more than {self._seconds:g} s"
         elif sum(map(_threads, family)) > self._processes:
             self.exceeded = f"started more than {self._processes} processes and threads"
-        elif all(sum(_megabytes(one, *what) for one in family) > self._megabytes for what in _MEMORY):
+        elif all(sum(_megabytes(member, *what) for member in family) > self._megabytes for what in _MEMORY):
             self.exceeded = f"needed more than {self._megabytes:g} MB of memory"
         if self.exceeded:
             os.kill(self.pid, signal.SIGKILL)
@@ -120,12 +120,12 @@ def adopt_orphans() -> None:
 def below(pid: int, spare: Collection[int] = ()) -> list[int]:
     """Return the processes below this one that have not ended; not the `spare` ones, and none below them."""
     children = dict[int, list[int]]()
-    for one, state, parent in _processes():
-        if state not in "ZX" and one not in spare:
-            children.setdefault(parent, []).append(one)
+    for process, state, parent in _processes():
+        if state not in "ZX" and process not in spare:
+            children.setdefault(parent, []).append(process)
     found = [pid]
-    for one in found:
-        found += children.get(one, [])
+    for process in found:
+        found += children.get(process, [])
     return found[1:]
 
 
@@ -136,16 +136,16 @@ def end_below(spare: Collection[int] = ()) -> None:
     """
     give_up = time.monotonic() + _GIVE_UP_S
     while (found := below(os.getpid(), spare)) and time.monotonic() < give_up:
-        for one in found:
+        for process in found:
             with suppress(ProcessLookupError, PermissionError):
-                group = os.getpgid(one)
-                os.kill(one, signal.SIGKILL)
+                group = os.getpgid(process)
+                os.kill(process, signal.SIGKILL)
                 if group != os.getpgrp():
                     os.killpg(group, signal.SIGKILL)
         time.sleep(0.005)
-    for one, state, parent in _processes():
-        if state == "Z" and parent == os.getpid() and one not in spare:
-            os.waitpid(one, os.WNOHANG)
+    for process, state, parent in _processes():
+        if state == "Z" and parent == os.getpid() and process not in spare:
+            os.waitpid(process, os.WNOHANG)
 
 
 def _processes() -> Iterator[tuple[int, str, int]]:

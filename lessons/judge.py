@@ -116,13 +116,13 @@ class Game:
             if message.dst in self.ended:
                 unread = message.arrived is None
                 return self._explain_unread(message) if unread else self._explain_unreleased(message)
-        held = next((one for one in self.to_be_read.values() if one.arrived is not None), None)
+        held = next((received for received in self.to_be_read.values() if received.arrived is not None), None)
         if held:
             waits += f"; rank {held.dst} has received {held.tag!r}, but not released it: {_RELEASE}"
-        for one in self.run.sent:
-            waits_for_it = rf"rank {one.dst} waits for [^;]* from (rank {one.rank}|anybody)"
-            if one.arrived is None and re.search(waits_for_it, waits):
-                waits += f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}"
+        for sent in self.run.sent:
+            waits_for_it = rf"rank {sent.dst} waits for [^;]* from (rank {sent.rank}|anybody)"
+            if sent.arrived is None and re.search(waits_for_it, waits):
+                waits += f"; but rank {sent.rank} has sent rank {sent.dst} {sent.tag!r}"
                 break
         return Fault("deadlock", f"{self.case}: {waits}")
 
@@ -130,7 +130,7 @@ class Game:
         if lost.what:
             why = lost.why if lost.rank == ANY else "which has returned without sending it"
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
-        unread = [one for one in self.run.sent if one.dst == lost.rank and one.arrived is None]
+        unread = [message for message in self.run.sent if message.dst == lost.rank and message.arrived is None]
         text = f"{self.case}: rank {rank} sends to rank {lost.rank}, which has returned"
         return self._explain_unread(unread[0]) if unread else Fault("unread", text)
 
@@ -198,8 +198,8 @@ class LabTransport:
         _check_tags(tag if isinstance(tag, tuple) else (tag,))
         self.look()
         received = self._simulated.recv(src, tag)
-        sent = next(one for one in self._game.run.of_rank(received.src)
-                    if (one.dst, one.tag) == (self.rank, received.tag) and not one.taken)  # fmt: skip
+        sent = next(message for message in self._game.run.of_rank(received.src)
+                    if (message.dst, message.tag) == (self.rank, received.tag) and not message.taken)  # fmt: skip
         sent.arrived, sent.taken = self._simulated.now(), next(self._game.numbers)
         self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
         received.release()
@@ -235,7 +235,7 @@ class LabTransport:
 
         Raises Fault for those of received ones.
         """
-        self._in_use = [one for one in self._in_use if not one[0].released]
+        self._in_use = [entry for entry in self._in_use if not entry[0].released]
         for message, now, then in self._in_use:
             if not message.span or torch.equal(_bits(now), then):
                 continue  # without a span it is a copy, which nobody else reads

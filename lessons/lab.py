@@ -202,8 +202,8 @@ class Lab(ABC):
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Return why a right run costs more than the best known: a hint, if there is one, and the first figure."""
-        one = missed[0]
-        text = f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
+        figure = missed[0]
+        text = f"{figure.name}: {figure.yours:.6g}; the best known needs {figure.best:.6g}, {figure.formula}"
         return "; ".join([*islice(self.hint(run, missed), 1), text])
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:

@@ -11,7 +11,7 @@ BEGUN = 0.5  # of the points of a function that is right in its first cases, but
 def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
     """Return the functions whose own cases all come before this one, or one behind `lab.cases`."""
     whole = lab.whole or lab.functions[-1]
-    is_for = [lab.function_of(one) or whole for one in lab.cases]
+    is_for = [lab.function_of(own_case) or whole for own_case in lab.cases]
     begin = lab.cases.index(case) if case in lab.cases else len(lab.cases)
     before, behind = is_for[:begin], is_for[begin:] or [whole]
     return tuple(name for name in lab.functions if name in before and name not in behind)
@@ -41,7 +41,7 @@ def _holds(holds: Callable[[Run], bool], run: Run) -> bool:
 def best_of(lab: Lab, case: Case, right: Sequence[str], parts: Mapping[str, float]) -> dict[str, float]:
     """Return the shares of the lab for these parts, or those for all cases like this one that came before, if more."""
     cases = [*lab.cases, lab.scored]
-    alike = [one for one in cases if lab.function_of(one) == lab.function_of(case)]
+    alike = [other for other in cases if lab.function_of(other) == lab.function_of(case)]
     wrong = _wrong(lab, case, right)
     share = BEGUN * len(wrong) / len(lab.functions)
     if case == alike[0] or not wrong or sum(parts.values()) >= share:

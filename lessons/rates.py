@@ -71,8 +71,8 @@ def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str
         return NOT_TRAINED
     lines = []
     for workers, smaller in _shrunk(rate, largest_rate).items():
-        for one in dict.fromkeys((rate, smaller)):  # the same for one worker
-            lines.append(f"{workers:2} workers, rate {one:.4f}: {train(serve, workers, one)}")
+        for tried in dict.fromkeys((rate, smaller)):  # the same for one worker
+            lines.append(f"{workers:2} workers, rate {tried:.4f}: {train(serve, workers, tried)}")
     return "\n".join(lines)
 
 

@@ -118,7 +118,10 @@ def bottleneck(N: int = 5) -> None:
     for axes, strategy in zip(figure.subplots(1, 2), strategies, strict=True):
         axes.set(xlim=(-1.8, 1.8), ylim=(-2.1, 1.7), aspect="equal")
         axes.axis("off")
-        sent = {role: evaluate_cost(strategy, one, N, nbytes=1)[1] for role, one in strategy.cost().by_role.items()}
+        sent = {
+            role: evaluate_cost(strategy, formulas, N, nbytes=1)[1]
+            for role, formulas in strategy.cost().by_role.items()
+        }
         # A server gets what its workers send, and they what it sends; in a ring all get as much as they send.
         got = {"server": (N - 1) * sent["worker"], "worker": sent["server"] / (N - 1)} if "server" in sent else sent
         roles = strategy.roles(N)

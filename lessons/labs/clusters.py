@@ -161,7 +161,7 @@ def vary(cluster: Cluster) -> list[Cluster]:
 
 def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> Iterator[str]:
     """Yield what is wrong in the estimates of `vary` of each cluster [clusters, 3]."""
-    of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
+    of_all = [float(three[0]) / measure(choice, cluster) for three, cluster in zip(estimates, clusters, strict=True)]
     i = next((i for i, found in enumerate(of_all) if not near(found, 1)), None)
     if i is None:
         return
@@ -170,8 +170,8 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     if all(near(found, 1000) for found in of_all):
         yield f"{begin} yours is 1,000 times as long in every cluster: return seconds"
     rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
-    latencies = [(more - once) / one.latency for (once, more, _), one in rows]
-    vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
+    latencies = [(more - once) / cluster.latency for (once, more, _), cluster in rows]
+    vectors = [(more - once) * cluster.bytes_per_second / cluster.nbytes for (once, _, more), cluster in rows]
     of_latency, of_bytes = RIGHT[choice]
     for hints in (_hints(latencies, ns, of_latency, LATENCIES[choice]), _hints(vectors, ns, of_bytes, VECTORS[choice])):
         yield from (f"{begin} {hint}" for hint in hints)
@@ -214,7 +214,7 @@ def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Itera
     best = fastest(cluster)
     text = f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes {_parts(best, cluster)}"
     for what, world in WORLDS.items():
-        if list(chosen) == [fastest(one, world) for one in clusters]:
+        if list(chosen) == [fastest(cluster, world) for cluster in clusters]:
             yield f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"

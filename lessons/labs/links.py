@@ -41,7 +41,7 @@ class Links(AllReduce):
                 "log2 N (latency + P / bandwidth), by log2 N messages")  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        answers = [_ask(yours, case.function, one) for one in clusters_of(case)]
+        answers = [_ask(yours, case.function, cluster) for cluster in clusters_of(case)]
         result = {"answers": torch.tensor(answers, dtype=torch.float64)}
         return result if case.function else result | super().run(yours, transport, case, inputs)
 
@@ -122,7 +122,7 @@ def _explain_vector(run: Run, rank: int) -> Iterator[str]:
 def clusters_of(case: Case) -> Sequence[Cluster]:
     """Return the clusters that the functions of a case are asked about."""
     if case.function in ESTIMATES:
-        return [one for cluster in TO_ESTIMATE for one in clusters.vary(cluster)]
+        return [variant for cluster in TO_ESTIMATE for variant in clusters.vary(cluster)]
     return TO_CHOOSE if case in (Links.scored, Case(1, 0, function=CHOOSE)) else ()
 
 

@@ -106,7 +106,7 @@ class LostUpdates(Lab):
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind in ("deadlock", "unread"):
-            tags = {one.tag for one in run.sent if one.dst == SERVER}
+            tags = {message.tag for message in run.sent if message.dst == SERVER}
             for other in sorted(tags - {"push", "fetch", "goodbye"}):
                 yield f"; the server takes the tags 'push', 'fetch' and 'goodbye', and not {other!r}"
             if "fetch" not in tags:

@@ -56,10 +56,10 @@ def explain_average(run: Run) -> Iterator[str]:
         if nan.any() and not g[nan].isnan().all():
             yield (f"{begin} a gradient is NaN in one element, and rank {rank} ends with a number there: leave out who "
                    "has no samples, but let be seen what has gone wrong")  # fmt: skip
-        for one in run.sent:
-            if one.vector is not None and one.vector.element_size() < case.dtype.itemsize:
-                yield (f"{begin} rank {one.rank} sent {name_dtype(one.vector.dtype)}, and rank {rank} ends with a mean "
-                       f"that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
+        for message in run.sent:
+            if message.vector is not None and message.vector.element_size() < case.dtype.itemsize:
+                yield (f"{begin} rank {message.rank} sent {name_dtype(message.vector.dtype)}, and rank {rank} ends "
+                       f"with a mean that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
         parts = {k: run.inputs[k]["g"][~nan] for k in having}
         yield f"{begin} rank {rank} ends with {_weights(g[~nan], parts, [ns[k] for k in having], case.n)}"
     for rank, g in enumerate(results):

@@ -69,7 +69,7 @@ class Sharding(OfLosses):
             states = [int(result["state"]) for result in run.results]
             most = max(states)
             yield f"the optimizer of rank {states.index(most)} keeps {most:,} numbers, more than its share"
-        if sum(one.span is not None and one.span[0] == 1 for one in run.of_rank(0)) > STEPS * (run.case.n - 1):
+        if sum(sent.span is not None and sent.span[0] == 1 for sent in run.of_rank(0)) > STEPS * (run.case.n - 1):
             yield "the mean gradient is sent on to others, who need only the new x"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
@@ -184,9 +184,9 @@ def _wrong_parts(run: Run, s: int) -> Iterator[str]:
         yield f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
     several = updated.sum(0) > 1
     for common in _elements(several):
-        one, other = (several & updated).any(1).nonzero().flatten().tolist()[:2]
-        yield (f"ranks {one} and {other} both updated {common} of x, so both keep their state: a rank is to update its "
-               "own part only")  # fmt: skip
+        first, other = (several & updated).any(1).nonzero().flatten().tolist()[:2]
+        yield (f"ranks {first} and {other} both updated {common} of x, so both keep their state: a rank is to update "
+               "its own part only")  # fmt: skip
 
 
 def _elements(which: torch.Tensor) -> Iterator[str]:

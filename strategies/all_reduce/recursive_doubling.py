@@ -20,7 +20,7 @@ from strategies.collectives import folded
 def recursive_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    A second vector holds what comes while the partner still reads the first. Raises PeerLost, WaitTimeout.
+    A second vector receives messages while the partner still reads the first. Raises PeerLost, WaitTimeout.
     """
     distance = 1
     while distance < transport.world_size:

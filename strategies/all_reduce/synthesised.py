@@ -21,7 +21,7 @@ from gradwire.networks.graph import Graph, complete
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.matching import AllGather, Passage
 
-_EFFORT = 1 << 14  # the tries, of which the fastest is taken, times N^2
+_EFFORT = 1 << 14  # the number of tries, times N^2; the fastest is taken
 
 
 class Schedule(NamedTuple):
@@ -33,7 +33,7 @@ class Schedule(NamedTuple):
 
 @cache
 def synthesise(graph: Graph, nbytes: float, seed: int = 0) -> Schedule:
-    """Return an all-reduce of chunks of so many bytes, after which rank r has summed chunk r."""
+    """Return an all-reduce of chunks of `nbytes` bytes, in which rank r sums chunk r."""
     turned, forth = (_fastest_all_gather(network, nbytes, seed) for network in (graph.turned(), graph))
     end = _seconds(turned)
     back = [Passage(end - each.end, end - each.start, each.dst, each.src, each.chunk) for each in turned]
@@ -75,9 +75,9 @@ def run_schedule(vector: torch.Tensor, transport: Transport, n: int, schedule: S
 
 
 def _of_rank(passages: Sequence[Passage], rank: int, N: int) -> Iterator[tuple[bool, int, int]]:
-    """Yield what a rank does: whether it sends, to or from whom, which chunk.
+    """Yield the messages of a rank: whether it sends, its peer, the chunk.
 
-    At one time it receives first, and the right neighbour is the first to be sent to, as all at once wait at a card.
+    At equal times it receives first, and sends to its right neighbour first, as all wait at one card.
     """
     sends = [(p.start, True, (p.dst - rank) % N, p.dst, p.chunk) for p in passages if p.src == rank]
     receives = [(p.end, False, (rank - p.src) % N, p.src, p.chunk) for p in passages if p.dst == rank]

@@ -1,4 +1,4 @@
-"""Delayed Nesterov: a server adds what is pushed, and applies its momentum once in M pushes (a part of `downpour`).
+"""Delayed Nesterov: a server adds each push, and applies its momentum once in M pushes (a part of `downpour`).
 
     every push d:     x <- x + eta d / M
     the last of M:    m <- beta m + mean of the M pushes;  x <- x + eta beta m

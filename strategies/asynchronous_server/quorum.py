@@ -1,4 +1,4 @@
-"""What the workers of a server send of several parts in turn, each of which is merged when enough have sent it."""
+"""The pushes of workers that send several parts in turn; the server merges a part when enough workers have sent it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class Quorum:
         self.tell()
 
     def do_without_the_dead(self) -> None:
-        """Drop what the dead have sent, and merge what is enough now that some have left."""
+        """Drop the pushes of dead workers, and merge the parts that now have a quorum."""
         for part, gathered in list(self._gathered.items()):
             for k in gathered.sent.keys() - self._workers.alive:
                 self._workers.drop(gathered.sent.pop(k).message)

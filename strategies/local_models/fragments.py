@@ -69,7 +69,7 @@ class Fragmented(Drifting, BlockObserver, ABC):
         on_blocks(self.replica, self.blocks, self)
 
     def cut_blocks(self) -> list[Fragment]:
-        """Return P fragments of neighbouring blocks; if strided, one of each block, of which every P-th takes turns."""
+        """Return P fragments of neighbouring blocks; if strided, one fragment per block; every P-th takes its turn."""
         P, H, B = min(self.fragments, len(self.blocks)), self.local_steps, len(self.blocks)
         found = []
         for i in range(n := B if self.strided else P):
@@ -159,11 +159,11 @@ class Fragmented(Drifting, BlockObserver, ABC):
         return super().model()
 
     def finish(self) -> None:
-        """Wait for what is on its way; average the buffers over the ranks; each keeps its x_k."""
+        """Wait for the sums under way; average the buffers over the ranks; each keeps its x_k."""
         self.use_all(wait=True)
         super().finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank; all ranks call it, which wait for what is on its way."""
+        """Return the state of this rank, after the sums under way; all ranks call it."""
         self.use_all(wait=True)
         return super().state_dict()

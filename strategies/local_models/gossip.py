@@ -49,7 +49,7 @@ class Gossip(Drifting):
         return Weight(workers, by_samples=False)
 
     def setup(self) -> None:
-        """Make a vector for what is averaged."""
+        """Make the vector that receives the mean."""
         super().setup()
         self.mixed = torch.empty_like(self.replica.x)
 
@@ -75,7 +75,7 @@ class Gossip(Drifting):
 
 
 def neighbours(topology: str, k: int, N: int, t: int) -> tuple[list[int], list[int]]:
-    """Return whose x rank k receives at step t, and to whom it sends its own."""
+    """Return the ranks from which rank k receives x at step t, and those to which it sends its own."""
     if N == 1:
         return [], []
     if topology == RING:

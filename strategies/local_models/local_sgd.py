@@ -11,7 +11,7 @@
 
 The last two end a round by an outer step: see `outer_step.py`.
 
-Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
+Rounds go on from one epoch to the next. At any time the run evaluates and saves the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
 """
 

@@ -167,5 +167,5 @@ class HogwildPP(Hogwild):
         return self.mean
 
     def state_dict(self) -> dict[str, Any]:
-        """What is shown of a checkpoint, x, is the mean."""
+        """Return the state of this rank; its x, which evaluation reads, is the mean."""
         return super().state_dict() | {"x": self.average_x()}

@@ -1,4 +1,4 @@
-"""What has started this process, and is told by its environment or the kernel; and an environment for others."""
+"""Find out from the environment or the kernel what started this process; make environments for other processes."""
 
 import os
 import signal

@@ -11,7 +11,7 @@ _CLASS = re.compile(r"\n@dataclass(?:\(kw_only=True\))?\nclass ([A-Z]\w*)\(([^)]
 
 
 class LazyTable(Mapping[str, T]):
-    """Classes by name, of which `places` gives the module and the name there. To know the names loads none."""
+    """Classes by name; each is imported on first use. `places` maps a name to its module and its name there."""
 
     def __init__(self, places: Mapping[str, tuple[str, str]]) -> None:
         self._places = places

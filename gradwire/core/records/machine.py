@@ -59,8 +59,8 @@ def _of_proc(file: str, field: str) -> str:
 def git_commit(directory: AnyPath = _PROJECT) -> str | None:
     """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
 
-    None without git, or where `directory` is not the root of a repository: what is installed in a virtual environment
-    is not of the repository that the environment lies in.
+    None without git, or where `directory` is not the root of a repository: a package in a virtual environment does not
+    belong to the repository that contains the environment.
     """
     if not (Path(directory) / ".git").exists():
         return None

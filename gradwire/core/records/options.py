@@ -1,4 +1,4 @@
-"""The options of what is written of a run, and what says of an option when its value may change."""
+"""The options of the files that a run writes, and the metadata that says when an option may change."""
 
 import dataclasses
 from collections.abc import Collection, Mapping

@@ -123,9 +123,9 @@ def _join(first: pd.DataFrame, then: pd.DataFrame) -> pd.DataFrame:
 
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
-    """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked.
+    """Return the traffic of each pair of ranks that exchanged messages: columns src, dst, messages and bytes.
 
-    What shows the model to who evaluates it is not in it.
+    Messages that carry the model to the rank that evaluates it are left out.
     """
     pairs = _messages(events[events["phase"] != EVALUATE]).groupby(["src", "dst"], as_index=False)
     return pairs.agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
@@ -266,7 +266,7 @@ def by_rank(values: Mapping[int, float]) -> str:
 
 
 def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
-    """Return `value * scale` with so many decimals, or "-" if it is None or NaN."""
+    """Return `value * scale` with `digits` decimals, or "-" if it is None or NaN."""
     return "-" if value is None or pd.isna(value) else f"{value * scale:.{digits}f}"
 
 

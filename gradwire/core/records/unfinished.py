@@ -25,7 +25,7 @@ _PATIENCE_S = 10.0
 
 
 def folder_of(directory: AnyPath, run_name: str) -> Path:
-    """Return where a run keeps what is not finished."""
+    """Return the folder for the files of an unfinished run."""
     return Path(directory) / f".{run_name}{_UNFINISHED}"
 
 
@@ -42,7 +42,7 @@ def check_name(directory: AnyPath, run_name: str) -> None:
     if _is_running(folder):
         raise UsageError(f"--run_name {run_name}: such a run is writing to {directory}; give another --run_name")
     if folder.exists() and not _has_all(folder):
-        return  # what is beside it goes with it
+        return  # the files beside it belong to it
     for path in _records_of(folder):
         if path.exists():
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What a strategy is: what happens between `backward()` and the next `forward()`, and what is known of it before."""
+"""The base class of strategies: a strategy does the work between `backward()` and the next `forward()`."""
 
 import math
 import sys
@@ -54,7 +54,7 @@ class Strategy(HasUpdater, ABC):
             is_ours = _STRATEGIES in Path(file).resolve().parents  # the user may have a package of that name too
             cls.name = cls.__module__.rpartition(".")[2] if is_ours else f"{cls.__module__}:{cls.__qualname__}"
 
-    # What is known before it starts
+    # Known before it starts
 
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
@@ -84,7 +84,7 @@ class Strategy(HasUpdater, ABC):
 
     @property
     def fewest_workers(self) -> int:
-        """The workers of which one exchanges something with another."""
+        """The smallest number of workers with which one exchanges something with another."""
         return 2
 
     def weight(self, workers: int) -> Weight | str:
@@ -215,7 +215,7 @@ class Strategy(HasUpdater, ABC):
         raise RuntimeError(f"{type(self).__name__} has no server rank")
 
     def finish(self) -> None:
-        """End an epoch, or the training: send what is unsent, average the buffers. All ranks call it.
+        """End an epoch, or the training: send pending vectors, average the buffers. All ranks call it.
 
         Afterwards `model()` may be called, and training may continue.
         """
@@ -260,5 +260,5 @@ class Strategy(HasUpdater, ABC):
 
     @property
     def state_bytes(self) -> int:
-        """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
+        """The bytes of the optimizer's state, such as momentum, on this rank, and of the counted state entries."""
         return self.updater.state_bytes + sum(entry.nbytes for entry in self._kept.values() if entry.counted)

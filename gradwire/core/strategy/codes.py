@@ -36,7 +36,7 @@ class Coder(Protocol):
         """Replace the code that a message carries by its vector [n]."""
 
     def tell(self, receivers: Iterable[int]) -> None:
-        """Tell who gets the code which tensors have no gradient in it, if these are others than in the one before."""
+        """Send the numbers of the tensors without a gradient, if they are not the same as in the last code."""
 
     def learn(self, message: Message) -> None:
         """Take what a sender tells."""

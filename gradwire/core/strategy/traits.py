@@ -1,4 +1,4 @@
-"""What is known of an algorithm before it runs: its traits, and what a step of it sends, as formulas."""
+"""Properties of an algorithm before it runs: its traits, and formulas for the traffic and memory of a step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,18 +68,18 @@ NOTHING = Traffic("0", "0")
 
 @dataclass(frozen=True)
 class Cost:
-    """What is sent while every worker takes one step."""
+    """The traffic of one step of every worker."""
 
     worker: Traffic  # by each worker
     server: Traffic | None = None  # by each server
-    path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
+    path: Traffic | None = None  # the critical path: messages that wait for each other; None: no time is predicted
     in_order: Traffic | None = None  # the path where cards pass messages in order, if it is another
     code: Any = None  # the codec of its own that the algorithm sends gradients by, if any, whose bytes are G
     scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
 
     @property
     def by_role(self) -> dict[str, Traffic]:
-        """What is sent, by the roles that send."""
+        """The traffic that each role sends."""
         return {"worker": self.worker} | ({"server": self.server} if self.server else {})
 
 

@@ -255,11 +255,11 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
         return False
 
     def settings(self) -> RunSettings:
-        """Return what a strategy is told of the run."""
+        """Return the settings of the run that a strategy receives."""
         return RunSettings(self.clip_norm, seed=self.seed)
 
     def start_arguments(self) -> dict[str, Any]:
-        """Return what `Strategy.start` is given beside what every run has."""
+        """Return the keyword arguments of `Strategy.start` that depend on the options."""
         return {}
 
 

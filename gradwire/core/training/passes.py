@@ -25,7 +25,7 @@ AMP = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_threads(model: nn.Module, compute: Callable[[], object], times: float) -> None:
-    """Make this process compute on one thread where a pass of so many times `compute` is too small for several."""
+    """Compute on one thread if a pass, `times` as much work as `compute`, is too short for several threads."""
     if torch.get_num_threads() > 1 and _counted(model, compute).get_total_flops() * times < FLOP_OF_TWO_THREADS:
         torch.set_num_threads(1)
 

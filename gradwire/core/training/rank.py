@@ -29,7 +29,7 @@ from gradwire.core.workloads.loading import LOADERS, Loader
 
 @dataclass(frozen=True)
 class Orders:
-    """What all ranks are given alike: the options, the folder of the first process's events, and the watchers."""
+    """The arguments that all ranks share: the options, the folder of the first process's events, and the watchers."""
 
     options: CoreOptions
     events: Path

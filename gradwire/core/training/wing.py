@@ -16,7 +16,7 @@ from gradwire.core.workloads.data import Data
 
 @dataclass
 class Record:
-    """What is to be written of a run: wings add to it."""
+    """The record of a run that is written; wings add to it."""
 
     table: pd.DataFrame  # of epochs and ranks
     results: list[RankResult]
@@ -31,7 +31,7 @@ class Record:
 class Wing:
     """One such folder; each method does nothing unless a subclass overrides it.
 
-    `options` are those of the run, of which the wing reads its own panel and the core's.
+    `options` are those of the run; a wing reads its own panel and the core's.
     """
 
     title: ClassVar[str] = ""
@@ -58,7 +58,7 @@ class Wing:
         return nullcontext()
 
     def watchers(self, options: Any) -> list[Watcher]:
-        """Return what is to watch each rank."""
+        """Return the watchers of each rank."""
         return []
 
     def record(self, options: Any, record: Record) -> None:

@@ -30,7 +30,7 @@ class Alignment(NamedTuple):
 
     host: str
     offset: float = 0.0
-    """What is added to the time that the machine's clock shows."""
+    """Seconds that are added to the time of the machine's clock."""
     error: float = 0.0
     """The most that the sum is wrong by."""
 
@@ -103,7 +103,7 @@ class Pending(Work):
 
     @abstractmethod
     def _look(self, seconds: float) -> None:
-        """Find out whether it is done by now; wait for that, at most so many seconds."""
+        """Update `done`; wait for it at most `seconds`."""
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""One peer as a rank with shared memory sees it: the pipes from and to it, and who uses what of the other's memory.
+"""One peer as a rank with shared memory sees it: the pipes from and to it, and which memory of each the other uses.
 
 A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QBBHQQQQqdd")
 HEADER_BYTES = HEADER.size
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, MAPPED, STAGED, FREED = range(10)
-_OFTEN = 8  # messages after which a peer is given a stage
+_OFTEN = 8  # messages after which a peer gets a stage
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
 _READ_AT_MOST = 1 << 20
@@ -46,7 +46,7 @@ _SLICES = 1000  # that are kept for a peer
 class Peer:
     """The two pipes of one life of a peer. If it is started again, its next life is another Peer.
 
-    `open` until it has died or closed; nothing is written to it afterwards. `poller` watches what comes from it and
+    `open` until it has died or closed; nothing is written to it afterwards. `poller` watches the pipe from it and
     the launcher's notices.
     """
 
@@ -151,7 +151,7 @@ class Peer:
             backlog.clear()
 
     def read_frames(self) -> bool:
-        """Take in what is in the pipe; return whether there was anything."""
+        """Read and parse the frames in the pipe; return whether there were any."""
         try:
             data = os.read(self.source, _READ_AT_MOST)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What the loss of a batch is and what is scored: classification, what wings add, or a function of the user's.
+"""The loss and the scores of a batch: classification, tasks that wings add, or a function of the user's.
 
 `--task yourmodule:function` is called as function(model, x, y) for one batch. It returns the mean loss, or (loss, n),
 or (loss, n, scores): `n` is the number of what loss and scores are means of, by default len(x); `scores` has numbers by
@@ -35,7 +35,7 @@ Sums = tuple[float, int, Mapping[str, float]]  # as an Outcome, but sums
 
 @dataclass(frozen=True)
 class Task:
-    """What is computed of a batch; `unit`: what the loss is a mean of."""
+    """The loss and the scores of a batch; `unit`: the loss is a mean over these."""
 
     name: str  # as --task has it
     unit: str

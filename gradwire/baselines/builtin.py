@@ -94,7 +94,7 @@ class Builtin(Strategy):
         state: dict[str, Any] | None = None,
         codec: CodecFactory | None = None,
     ) -> None:
-        """See Strategy, of which torch needs no more; `replica` is an Original, whose module is then torch's."""
+        """Put the module of `replica`, an Original, into torch's; torch needs no more of `Strategy.start`."""
         assert isinstance(replica, Original)
         self.transport = transport
         self.original = model = replica.model
@@ -142,7 +142,7 @@ class Original(Replica):
         (loss if self._weight == 1 else loss * self._weight).backward()
 
     def tensors(self) -> list[torch.Tensor]:
-        """See Replica. Without buffers: the ranks share them before a step, and not after the last one."""
+        """Return the tensors without buffers: the ranks share those before a step, and not after the last one."""
         return [*trained(self.model)]
 
     @override

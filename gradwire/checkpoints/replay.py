@@ -18,7 +18,7 @@ from gradwire.core.training.rank import Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.inbox import NOBODY
 
-_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by what is no record
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by a file that is no record
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Recorded:
 
 
 def load(path: str) -> Recorded:
-    """Return what is recorded of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
+    """Return the record of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
     name = f"{path.removesuffix('.json')}.json"
     with as_usage_error(f"--replay {path}: {name} is not the record of a run", "", _OF_OTHERS):
         metadata = load_metadata(Path(name))

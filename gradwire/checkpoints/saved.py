@@ -27,7 +27,7 @@ class Gathers(Protocol):
 
 
 class Saved(Watcher):
-    """Writes a checkpoint every so many steps, 0: never, and continues from one, if it is given."""
+    """Writes a checkpoint every `every` steps, 0: never, and continues from `resume`, unless it is None."""
 
     def __init__(self, target: files.Target, every: int, resume: str | None) -> None:
         self._target, self._every, self._resume = target, every, resume
@@ -68,7 +68,7 @@ class Saved(Watcher):
             **random_state(transport.device),
             "precision": rank.precision.scaler.state_dict(),
         }
-        if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
+        if transport.rank == REPORTER and shown is not None:  # the model to score; the same tensor is written once
             state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         if isinstance(strategy, Gathers) and strategy.gathers:
             if transport.rank != REPORTER:

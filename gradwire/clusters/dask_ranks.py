@@ -54,7 +54,7 @@ def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None
                 f"{option}: within {timeout:g} s (--timeout) its worker {address} has not taken a task: "
                 "busy with something else, or stopped"
             ) from None
-        except Exception as error:  # of many kinds: what is missing there, or differs
+        except Exception as error:  # of many kinds: a missing module there, or another version
             raise UsageError(
                 f"{option}: its worker {address} cannot run this project ({one_line(error)}); "
                 f"start it in the project's folder, with the same packages: python -m dask worker {scheduler}"

@@ -61,7 +61,7 @@ class Mpi(Remote):
         self._next_header.Start()
 
     def close(self) -> None:
-        """See Transport. Returns when all peers have closed too, at the latest after `timeout`."""
+        """Close; return when all peers have closed too, at the latest after `timeout`."""
         if self._closed:
             return
         self._closed = True
@@ -190,7 +190,7 @@ class Mpi(Remote):
             message.fetch()
 
     def look(self) -> None:
-        """Read what has arrived, and begin to receive what is unread."""
+        """Read the messages that have arrived, and begin to receive the next."""
         self._read_arrived()
         self._fetch_unread()
 
@@ -207,7 +207,7 @@ class Mpi(Remote):
             self._look(ANY)
 
     def wait_for(self, happened: Callable[[], bool], seconds: float) -> None:
-        """Take in what comes until something has happened, for so many seconds at most; look ever less often."""
+        """Read messages until `happened` is true, for at most `seconds`; poll less and less often."""
         t0 = timing.now()
         while not happened() and (waited := timing.now() - t0) < seconds:
             if waited > _SPIN_S:

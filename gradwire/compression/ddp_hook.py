@@ -102,7 +102,7 @@ class CodecState:
         return [total.div_(self.world_size) for total in sums]
 
     def _mean_of_factors(self, codecs: Sequence[Linear], vectors: Vectors) -> Vectors:
-        """Linear: the codecs say what is to be averaged; what all of them want next goes out together."""
+        """Linear: average the vectors that the codecs yield; the next vectors of all codecs go out together."""
         reductions = [codec.reduce(vector) for codec, vector in zip(codecs, vectors, strict=True)]
         while factors := [flat for reduction in reductions if (flat := next(reduction, None)) is not None]:
             for flat, mean in zip(factors, self._all_reduce(factors), strict=True):

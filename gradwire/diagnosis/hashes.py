@@ -52,7 +52,7 @@ class Hashes:
         self._note("x", x)
 
     def update(self, updater: Updater) -> None:
-        """Note the gradient that an update is given: of all parameters, or of a part of them."""
+        """Hash the gradient of an update: of all parameters, or of a part of them."""
         gradients: Sequence[torch.Tensor | None] = [p.grad for p in updater.parameters]
         if [tuple(p.shape) for p in updater.parameters] != list(self._layout.shapes):  # one vector, or slices of it
             parts = [g for g in gradients if g is not None]

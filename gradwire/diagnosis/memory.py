@@ -1,12 +1,12 @@
-"""Where the memory of a rank goes: the bytes of the tensor storages that live, by kind, counted as they come and go.
+"""The memory of a rank: the bytes of its live tensor storages by kind, counted at allocation and release.
 
 A storage is counted once, however many tensors are views of it, from the operation that returns it until it is freed:
-on the CPU, on a GPU and on the meta device. What an operation allocates and frees inside itself is not seen, nor what
-an allocator keeps beside what is in use, nor what torch.tensor makes of numbers, nor what is no tensor. Nothing here
+on the CPU, on a GPU and on the meta device. It does not see memory that an operation allocates and
+frees inside itself, that an allocator caches, that torch.tensor makes of numbers, or that is no tensor. Nothing here
 depends on time: the same run has the same numbers.
 
 The kind of a storage is that of the innermost `Recorder.holding` block in which it was made, else that of the phase:
-see `OF_PHASES`. What an optimizer keeps is found after its step, what a parameter's `.grad` is when it is complete.
+see `OF_PHASES`. The state of an optimizer is found after its step, a parameter's `.grad` when it is complete.
 """
 
 import threading
@@ -29,7 +29,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.diagnosis import memory_use as kinds
 from gradwire.diagnosis.memory_use import KINDS, Curve, MemoryUse
 
-UNCOUNTED = ""  # of what is on its way: it counts when it is received
+UNCOUNTED = ""  # of messages under way: they count when they are received
 OF_PHASES = {
     "forward": kinds.ACTIVATIONS, "backward": kinds.ACTIVATIONS, "compress": kinds.CODECS, "update": kinds.TEMPORARIES,
 }  # fmt: skip
@@ -46,7 +46,7 @@ class _Block:
     memory: "Memory"
     kind: str
     nbytes: int
-    born: int  # after so many changes
+    born: int  # the number of changes before
     ref: Any  # which ends the block with its storage
 
 
@@ -91,7 +91,7 @@ class Memory(Observer):
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
-        """Count what is allocated in the block as of this kind."""
+        """Count allocations in the block as of this kind."""
         before, self._kind = self._kind, kind
         try:
             yield

@@ -60,9 +60,9 @@ class MemoryUse:
 
 
 def summary(ranks: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return in some lines the peak of the memory of each rank, and of the one with the most by what it consists of.
+    """Return as text the peak memory of each rank, and the kinds of memory of the rank with the highest peak.
 
-    `ranks`: what each has `recorded`.
+    `ranks`: the result of `recorded` of each.
     """
     highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
     of, found = ranks[highest], {rank: recorded["peak"] * 1e-6 for rank, recorded in ranks.items()}

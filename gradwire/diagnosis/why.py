@@ -84,7 +84,7 @@ _KINDS = {
     "g": ("the gradient of worker", _of_gradient),
     "u": ("the gradient that is applied, on updating rank", _of_update),
 }
-"""What is said of a kind of thing, and what yields the causes why it differs, the first likeliest; "" is none."""
+"""By kind: its name in reports, and the function that yields possible causes, the likeliest first; "" is none."""
 
 
 def _options(at: Divergence, names: Sequence[str], what: str) -> str:
@@ -95,7 +95,7 @@ def _options(at: Divergence, names: Sequence[str], what: str) -> str:
 
 
 def _unseen(at: Divergence) -> str:
-    """Return which tensor differs in none of the kept elements, of which nothing can be shown."""
+    """Return which tensor differs in none of the kept elements, so that its cause is unknown."""
     same = (at.ours.elements == at.theirs.elements).all(1)
     hidden = [i for i in differing(at.ours, at.theirs) if same[i]]
     return f"not known: {at.a.names[hidden[0]]} differs only in elements that were not kept" if hidden else ""

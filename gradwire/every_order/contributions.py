@@ -1,9 +1,9 @@
 """Checks an all-reduce by running it on sets of contributors in place of numbers: `check_all_reduce`.
 
 Each element of a rank's vector begins as the set of that rank alone. A set is an int64: two bits for each rank say how
-often it is in it, and the bits above are the sum of the numbers of the elements that were added. What has happened
-before what is known by vector clocks (Fidge, 1988; Mattern, 1989): memory that is overwritten too early is found even
-where, this time, its reader was quick.
+often it is in it, and the bits above are the sum of the numbers of the elements that were added. Vector clocks
+order the events (Fidge, 1988; Mattern, 1989): memory that is overwritten too early is found even where, this time, its
+reader was quick.
 """
 
 from collections import defaultdict, deque
@@ -32,8 +32,8 @@ def check_all_reduce(all_reduce: "AllReduce", N: int, length: int) -> str | None
     """Return the first fault of all_reduce(vector, transport, n) on N ranks, by rank and round; None: it has none.
 
     All ranks are to end with every contribution once in each element. No contribution is added twice, nothing is sent
-    that has not come, no memory is overwritten before it was read by whom it was sent to, and no rank returns before.
-    What a rank does before its second message comes is its round 1, and so on.
+    that has not come, no memory is overwritten before its receiver has read it, and no rank returns before.
+    Round 1 of a rank ends when its second message comes, and so on.
     """
     if not 1 <= N <= MOST_RANKS:
         raise ValueError(f"{N} ranks: must be from 1 to {MOST_RANKS}")
@@ -143,7 +143,7 @@ class _Rank:
             self.refuse(
                 vector.numpy() != np.frombuffer(sent.was, np.int64), vector, f"writes into what rank {src} sent"
             )
-            vector.zero_()  # so that who reads it later has nothing
+            vector.zero_()  # so that a later reader gets nothing
             sent.read = self.tick()
 
         return Message(src, tag, vector, None, vector.nbytes, sent.n, release, _receiver=self)
@@ -172,7 +172,7 @@ class _Rank:
         while not is_able():
             cast(Any, getcurrent().parent).switch()
 
-    # What is wrong
+    # Faults
 
     def look(self) -> None:
         """Check what this rank has done since it last called. Raises _Fault."""

@@ -1,6 +1,6 @@
-"""What must hold in every order: short functions of a recorded run, chosen by what is known of the strategy.
+"""Invariants of every order: short functions of a recorded run, chosen by the traits of the strategy.
 
-Each returns None, or one line that says what is wrong. One of the user's is such a function too.
+Each returns None, or one line that says what is wrong. An invariant of the user's is such a function too.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ class BoundsStaleness(Protocol):
     """A strategy whose gradients may be stale by some versions, and no more."""
 
     def stalest(self, workers: int) -> int | None:
-        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
+        """Return the largest possible staleness of a gradient with `workers` workers, in versions; None: unlimited."""
 
 
 @runtime_checkable
@@ -60,7 +60,7 @@ def chosen(case: Case) -> dict[str, Holds]:
 
 
 def ask(run: Run, of_ended: dict[str, Holds]) -> dict[str, str | None]:
-    """Return what is wrong with a run (None: nothing), by what must hold of all, and `of_ended` if it has ended."""
+    """Return the fault of a run, or None, by invariant: those of all runs, and `of_ended` if the run has ended."""
     asked = OF_ALL | of_ended if run.has_ended else OF_ALL
     return {says: holds(run) for says, holds in asked.items()}
 

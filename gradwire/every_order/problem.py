@@ -36,7 +36,7 @@ class Part(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A model that is a vector, [N_NUMBERS + n], in so many blocks."""
+    """A model that is a vector, [N_NUMBERS + n], in `blocks` blocks."""
 
     def __init__(self, n: int, n_blocks: int = 1) -> None:
         super().__init__()

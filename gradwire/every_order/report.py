@@ -32,7 +32,7 @@ class Counterexample(Generic[R]):
     broken: str
 
     def text(self, most: int = 10) -> str:
-        """Return it as lines, of what happens at `most` so many, the last before it is seen."""
+        """Format as text; of the trace, only the last `most` decisions."""
         run, told = self.run, [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(self.run.taken)]
         dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
         if len(told) > most:
@@ -43,11 +43,11 @@ class Counterexample(Generic[R]):
 
 @dataclass
 class Report:
-    """What was found. `orders`: how many were run; `complete`: these are all; with `deaths`, `with_death` have one.
+    """The result. `orders`: how many were run; `complete`: these are all; with `deaths`, `with_death` have one.
 
-    `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
-    bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
-    there are, where not all were run (0: not known), and `random`: how many more were run at random, each of which
+    `held`: for each invariant, in how many orders it holds, and in how many it was checked. `results`: the different
+    models, to the bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how
+    many orders there are, where not all were run (0: not known), and `random`: how many more were run at random; each
     finds a mistake of two decisions with probability `bound` at least (None: not known).
     """
 

@@ -27,7 +27,7 @@ rank that has died, learn of a death."""
 Option = tuple[int, Choice]
 """A rank, and what it may do."""
 MOST_DECISIONS = 10_000
-"""A run that has not ended after so many is given up."""
+"""A run with more decisions is given up."""
 Pick = Callable[[Sequence[Option]], int]
 """Which of several options happens, by its number. In the plain order it is always 0: the lowest rank goes first."""
 
@@ -119,7 +119,7 @@ class Scheduler:
         finally:
             self.over = True
             for rank in self.ranks:
-                rank.coroutine.throw()  # ends who still waits
+                rank.coroutine.throw()  # ends a rank that still waits
 
     def _decide(self) -> bool:
         """Let one of the ranks that choose go on; return whether one can."""

@@ -66,7 +66,7 @@ class _TooLong(Exception):
 
 @dataclass
 class Orders(Generic[R]):
-    """The orders of what `once` runs as it is told, iterated over as runs; at most so many.
+    """The orders in which `once` can run, iterated over as runs; at most `at_most`.
 
     `complete`, afterwards: all were run.
     """
@@ -125,7 +125,7 @@ def _by_priority(priorities: list[int], places: set[int]) -> Pick:
     numbers = count()
 
     def pick(options: Sequence[Option]) -> int:
-        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # who sent, or who chooses
+        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # sender, or chooser
         best = min(range(len(options)), key=lambda i: priorities[goes_on[i]])
         if (n := next(numbers)) in places:
             priorities[goes_on[best]] = len(priorities) + n

@@ -1,8 +1,8 @@
 """The transport of one rank whose messages come in an order that a schedule decides, see `scheduler.py`.
 
 Messages from one rank to another stay in order. It also finds memory that is changed while a message in it is on its
-way or being read: not only where that changes what is read in this order, but where no chain of messages, and no wait,
-puts the end of the reading before the change (vector clocks; Mattern, 1989, Virtual time and global states of
+way or being read: not only where that changes the values read in this order, but where no chain of messages, and no
+wait, puts the end of the reading before the change (vector clocks; Mattern, 1989, Virtual time and global states of
 distributed systems).
 """
 

@@ -16,7 +16,7 @@ from gradwire.core.records.interrupts import INTERRUPTS, number_of
 def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) -> None:
     """Open the standard streams that are closed; have an interrupt end this process at once.
 
-    An interrupt then calls `clean_up` and says in one line what is `kept`.
+    An interrupt then calls `clean_up` and prints `kept`, one line on the results that are kept.
 
     For a script that imports for seconds: an exception that a signal raises amid an import may be lost in it, and may
     be passed through C++ code that aborts.

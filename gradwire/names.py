@@ -122,7 +122,7 @@ def options_from(
 def check_recorded_code(recorded: Mapping[str, Any], where: object, given: Mapping[str, str | None]) -> None:
     """Check that the user trusts the code that the recorded options name.
 
-    Trusted are modules that lie directly in the current folder, this package's own, and what is `given` by name on the
+    Trusted are modules that lie directly in the current folder, this package's own, and those `given` by name on the
     command line. Raises UsageError, naming `where`; nothing has been imported then.
     """
     for option in NAMING_CODE:

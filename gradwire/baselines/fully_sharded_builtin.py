@@ -5,7 +5,7 @@ python -m gradwire compare results/*.json
 
 ring_all_reduce_builtin.py says what both sides have in common. Each block of the model is sharded, then the whole, with
 the defaults of fully_shard, which keep the rest of the model between the two passes. The optimizer sees DTensors.
-Frozen parameters are not sharded. Bytes are counted without padding. Between epochs every rank has the whole model, too.
+Frozen parameters are not sharded. Bytes are counted without padding. Between epochs every rank has the whole model.
 """
 
 from collections.abc import Iterator, Sequence

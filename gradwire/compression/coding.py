@@ -166,7 +166,7 @@ class Coding:
             self._absent[message.src] = message.object
 
     def _mark(self, vector: torch.Tensor, k: int) -> None:
-        """Mark as missing, in a decoded vector, the tensors without a gradient of sender k, unless an error was sent."""
+        """Mark as missing, in a decoded vector, the tensors without a gradient of sender k, unless a rest was sent."""
         vector.add_(0.0)  # -0 becomes 0
         absent = self._absent.get(k, ())
         self._places.mark(vector, [i for i in absent if not any(vector[at].any() for at in self._places.places[i])])

@@ -14,9 +14,9 @@ Algorithms 1 and 2 of Vogels, Karimireddy, Jaggi, 2019, PowerSGD: practical low-
 distributed optimization, arXiv 1905.13727. A tensor for which P and Q are no smaller than itself, as any vector, is
 averaged as it is, together with P.
 
-The error is the part of this rank's own M that is lost (line 9 of algorithm 2). Other programs take e = M - result. While all
-ranks weigh the same, the mean of e is the same, and so is every result. But then e also holds how far the ranks'
-gradients lie apart. That adds up from step to step, and comes out in the first step in which the weights differ.
+The error is the part of this rank's own M that is lost (line 9 of algorithm 2). Other programs take e = M - result.
+While all ranks weigh the same, the mean of e is the same, and so is every result. But then e also holds how far the
+ranks' gradients lie apart. That adds up from step to step, and comes out in the first step in which the weights differ.
 """
 
 from collections.abc import Generator, Iterator

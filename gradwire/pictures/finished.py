@@ -1,4 +1,4 @@
-"""The finished runs that a command line names, read from their files; what is wrong with one is said in one line."""
+"""The finished runs that a command line names, read from their files; a bad file is reported in one line."""
 
 import argparse
 import os

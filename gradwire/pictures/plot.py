@@ -34,7 +34,7 @@ DASHES = ("-", "--", ":", "-.")
 MOST = len(COLOURS) * len(DASHES)
 DASHED = {"handlelength": 3.6}
 """Options of a legend in which dashes are seen as dashes."""
-_NEAR = 2.0  # points between lines of which one covers the other
+_NEAR = 2.0  # points between lines that cover each other
 _LABELS = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 _NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines

@@ -163,8 +163,8 @@ def trace(
 ) -> dict[str, Any]:
     """Return all spans, marks and messages of a run in the JSON object format of Chrome's trace events.
 
-    A thread is a rank (tid), `name` the process, `about` whatever else is to be known; of the `dead`, who may have
-    returned, no message of an earlier life has an arrow. In `args`, step counts from 1 and what is unknown is left out,
+    A thread is a rank (tid), `name` the process, `about` other facts; a rank of the `dead` may have returned, and
+    no message of an earlier life has an arrow. In `args`, step counts from 1 and what is unknown is left out,
     as are messages counted by formula: their times are unknown.
     """
     # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
@@ -210,7 +210,7 @@ def trace(
 
 
 def _lane(lanes: list[list[int]], start: int, end: int) -> int:
-    """Return the first lane in which the slice nests or stands alone; `lanes` hold the ends of what is open in each.
+    """Return the first lane in which the slice nests or stands alone; `lanes` hold the ends of the open slices in each.
 
     A rank that holds two messages and releases first the one that came first has slices that overlap without nesting.
     """

@@ -57,7 +57,7 @@ class Played:
 
 @functools.cache
 def whole() -> Data:
-    """Return the text with what is held out, which a process that trains must not have."""
+    """Return the text with the held-out part, which a training process must not have."""
     return load_text("text", Path(), CONTEXT)
 
 
@@ -110,7 +110,7 @@ _meter: Meter | None = None
 
 
 def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
-    """Train on one cluster for so many steps of all workers; fail after `limit` virtual seconds.
+    """Train on one cluster for `steps` steps of all workers; fail after `limit` virtual seconds.
 
     `show`: make the page of the first steps. Raises UsageError, RunFailed.
     """

@@ -121,7 +121,7 @@ def _parsed(path: Path) -> tuple[ast.Module, list[str]]:
 
 
 def wrong_syntax(node: ast.AST) -> str:
-    """Return what is wrong with the kind of a node, or with a name in it that a class or a module has by itself."""
+    """Return the fault of a node's kind, or of a name in it that a class or a module has by itself."""
     kind = type(node).__name__
     if kind not in SYNTAX:
         return f"uses {kind} of the module ast, which no strategy needs"
@@ -142,7 +142,7 @@ def _is_type(annotation: ast.expr, own: set[str]) -> bool:
 
 
 def _wrong(node: ast.AST, known: set[str]) -> str:
-    """Return what is wrong with a node; "": nothing."""
+    """Return the fault of a node; "": it has none."""
     match node:
         case ast.Import():
             for alias in node.names:

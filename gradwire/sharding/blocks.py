@@ -75,7 +75,7 @@ def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
     for name, run in groupby(range(len(of)), key=of.__getitem__):
         first, *_, last = [*run] * 2
         part = slice(layout.slices[first].start, layout.slices[last].stop)
-        again = sum(block.module is modules[name] for block in blocks)  # in several runs, each of which is a block
+        again = sum(block.module is modules[name] for block in blocks)  # in several runs, and each run is a block
         label = (name or "the rest") + (f", {1 + again}" if again else "")
         blocks.append(Block(label, modules[name], range(first, last + 1), part))
     return sorted(blocks, key=lambda block: block.module is not model)

@@ -1,4 +1,4 @@
-"""The blocks of a model in its two passes: who is told where each begins and ends, and where their tensors lie."""
+"""The blocks of a model in its two passes: callbacks at the begin and end of each, and the place of their tensors."""
 
 from collections.abc import Callable, Sequence
 from functools import singledispatch
@@ -15,7 +15,7 @@ from gradwire.sharding.blocks import Block
 
 
 class BlockObserver:
-    """Who is told of the passes of a model and its blocks; does nothing."""
+    """Callbacks for the forward and backward of a model and its blocks; all are no-ops."""
 
     def begin_forward(self) -> None:
         """The forward pass of the model begins."""

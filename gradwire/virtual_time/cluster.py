@@ -1,4 +1,4 @@
-"""The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
+"""The cluster of a simulation: its network, the seconds that its ranks compute, and the deaths of ranks."""
 
 import dataclasses
 import re
@@ -36,7 +36,7 @@ _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least,
 
 
 def with_link(options: Options) -> Options:
-    """Return the options with a simulation's bandwidth and latency where none is given. Raises UsageError."""
+    """Return the options with a simulation's default bandwidth and latency where unset. Raises UsageError."""
     if options.network is None:
         bandwidth, latency = options.bandwidth or BANDWIDTH, options.latency or LATENCY
         return dataclasses.replace(options, bandwidth=bandwidth, latency=latency)
@@ -128,7 +128,7 @@ class ClusterOptions(NetworkOptions):
         return self.compute is None and self.flops is None
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
-        """Return who dies when. Raises UsageError."""
+        """Return the deaths of --kill. Raises UsageError."""
         deaths: list[Death] = []
         if self.kill and self.cores is not None:
             raise UsageError("--kill: the cores of --cores do not notice a death; leave one out")
@@ -154,7 +154,7 @@ class ClusterOptions(NetworkOptions):
         return deaths
 
     def given_seconds(self, count: Callable[[], dict[str, float]]) -> dict[str, float] | None:
-        """Return the seconds of each phase of a step, where they are given; `count` the operations of its passes."""
+        """Return the seconds of each phase of a step, if options set them; `count` returns its passes' operations."""
         if self.compute is not None:
             step = seconds(self.compute)
             phases = {"forward": step / 3, "backward": step * 2 / 3}

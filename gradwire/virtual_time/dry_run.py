@@ -91,7 +91,7 @@ class DryRun:
         }
 
     def text(self) -> str:
-        """Return what is shown of it, in a few lines."""
+        """Return it as a few lines of text."""
         options, figures = self.options, self.figures()
         n, roles = self.sizes.parameters, options.roles
         memory = []
@@ -207,7 +207,7 @@ def dry_run(
     quiet: bool = False,
     layers: int = 1,
 ) -> DryRun:
-    """Take so many steps of a model of so many parameters and layers, or of the one by name.
+    """Take `steps` steps of a model with `parameters` and `layers`, or of --model.
 
     Raises UsageError, RunFailed.
 
@@ -263,7 +263,7 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
 
 @contextmanager
 def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
-    """Show, during the block, how much of what is to be sent was sent."""
+    """Show, during the block, the share of the bytes that was sent."""
     nbytes = job.sizes.parameters * options.torch_dtype.itemsize
     total = job.steps * evaluate_cost(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
     with tqdm(

@@ -92,7 +92,7 @@ def table(combinations: Sequence[Mapping[str, str]], models: Sequence[tuple[Opti
 
 
 def smallest_n(options: Options, sizes: Sizes, nbytes: float) -> int | str | None:
-    """Return the fewest ranks of which each holds at most so many bytes; NEVER; None: there is no closed form.
+    """Return the fewest ranks that hold at most `nbytes` each; NEVER; None: there is no closed form.
 
     Raises UsageError.
     """

@@ -36,7 +36,7 @@ def build(options: Options) -> nn.Module:
 
 
 def sizes_of(options: Options, parameters: float | None, layers: int = 1) -> Sizes:
-    """Return the lengths of the vectors of the model, of so many equal layers if it has no name. Raises UsageError."""
+    """Return the lengths of the model's vectors; without a name it has `layers` equal layers. Raises UsageError."""
     if parameters is not None:
         least, longer = divmod(int(parameters), layers)
         shapes = tuple((least + (i < longer),) for i in range(layers))
@@ -53,9 +53,9 @@ def sizes_of(options: Options, parameters: float | None, layers: int = 1) -> Siz
 
 
 def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:
-    """Return the floating-point operations of the two passes of a step with so many samples.
+    """Return the floating-point operations of the two passes of a step with `samples` samples.
 
-    Of a model of which only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
+    If only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
     Raises UsageError.
     """
     if parameters is not None:

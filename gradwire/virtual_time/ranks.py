@@ -44,11 +44,11 @@ class Ranks:
         self.handling: Handling | None = None  # None: messages take nothing of a core
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
-        self.waiters: defaultdict[int, list[SimulatedRank]] = defaultdict(list)  # who ever waits for a rank, or for ANY
+        self.waiters: defaultdict[int, list[SimulatedRank]] = defaultdict(list)  # those for a rank, or ANY
         self.waits = count()
-        self.returning: set[int] = set()  # who will be started again after its death
+        self.returning: set[int] = set()  # ranks that will be started again after their death
         self.lives = [0] * world_size  # how often each was started again
-        self.hosts: set[int] = set()  # who may let one in that was started again
+        self.hosts: set[int] = set()  # ranks that may admit a restarted one
         self.after_death: Callable[[int], None] = lambda rank: None
 
     def leave(self, rank: int, why: str, died: bool) -> None:
@@ -121,7 +121,7 @@ class SimulatedRank(Transport):
         yield
 
     def work(self, seconds: float) -> None:
-        """Let the time pass in which this rank has a core for so many seconds."""
+        """Let the time pass in which this rank has a core for `seconds`."""
         if self.ranks.cores is None or not seconds:
             self.clock += seconds
             return

@@ -29,7 +29,7 @@ class Agenda(Protocol):
     time: float
 
     def at(self, time: float, event: Callable[[], None]) -> None:
-        """See World."""
+        """Call `event` at a virtual time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -164,5 +164,5 @@ class Cores:
         """What a message passes beside the cards of its path."""
 
     def compute(self, rank: int, seconds: float, at: float, done: Callable[[float], None]) -> None:
-        """Compute on a core for so many seconds, from a time on that may be later than now; then call `done`."""
+        """Compute on a core for `seconds`, from the time `at` on, which may be later than now; then call `done`."""
         self._fair.send(Flow((rank, rank), (self._card,), seconds / self._unit, done, lambda: None), at)

@@ -117,7 +117,7 @@ def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
 def _carried(
     given: Sequence[str], combinations: Sequence[dict[str, str]]
 ) -> tuple[list[tuple[Options, SimulationOptions]], list[dict[str, str]], list[str]]:
-    """Return the runs of a sweep, what is varied in each, and a line for each left out: a codec is not for a strategy.
+    """Return the runs of a sweep, the varied options of each, and a line for each pair of codec and strategy left out.
 
     Raises UsageError, also if none is left.
     """

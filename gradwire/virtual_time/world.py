@@ -1,8 +1,8 @@
-"""Virtual time: ranks as coroutines of one process, of which one runs at a time, the one with the lowest clock first.
+"""Virtual time: ranks are coroutines of one process; one runs at a time, the one with the lowest clock first.
 
 A rank that computes or sends moves its own clock only. When it looks for messages, every rank with an earlier clock
-has its turn before, and what has arrived until then is delivered. So the outcome is a function of the strategy, the
-network and the seconds of each phase: the same bits every time.
+runs first, and the messages that have arrived until then are delivered. So the outcome is a function of the strategy,
+the network and the seconds of each phase: the same bits every time.
 """
 
 from collections import deque

@@ -59,7 +59,7 @@ class Page:
 
 
 def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page:
-    """Return the page of one finished run (RESULTS_DIR/RUN_NAME) or two, for a cell so many pixels high.
+    """Return the page of one finished run (RESULTS_DIR/RUN_NAME) or two, for a cell of `height` pixels.
 
     Raises BadRun.
     """
@@ -118,7 +118,7 @@ def picture_of_memory(run: Recorded) -> str:
 
 
 def _too_large(says: str, runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> BadRun:
-    """Make the error; its cure is so many steps that of no run more than `most` events are on the page, or one."""
+    """Make the error; its cure is the number of steps, at least 1, with at most `most` events of each run."""
     first = steps[0] if steps else 1 + max(int(run.steps["step"].min()) for run in runs)
     n = []
     for run, limit in zip(runs, most, strict=True):

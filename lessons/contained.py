@@ -1,4 +1,4 @@
-"""Calls in processes of their own, which are ended with all that they have started: for code that nobody has read.
+"""Calls in processes of their own, which are ended with all that they have started: for code that is not trusted.
 
 Each is forked from this process, which has loaded torch. It adopts what its descendants leave behind, detached from
 their group and session, so whatever was started is below it, is counted, and is killed. On Linux only.
@@ -20,7 +20,7 @@ from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.interrupts import INTERRUPTS, interrupts_wait
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-_MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer
+_MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts shared memory once, and takes longer
 _GIVE_UP_S = 10.0
 
 
@@ -132,7 +132,7 @@ def below(pid: int, spare: Collection[int] = ()) -> list[int]:
 def end_below(spare: Collection[int] = ()) -> None:
     """Kill all that `below` finds of this process, until nothing is left; gives up after some seconds.
 
-    A whole group is killed at once, since what forks without end would be faster than who kills one after the other.
+    It kills a whole group at once: a process that forks without end is faster than killing its children one by one.
     """
     give_up = time.monotonic() + _GIVE_UP_S
     while (found := below(os.getpid(), spare)) and time.monotonic() < give_up:

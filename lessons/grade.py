@@ -85,14 +85,14 @@ class Task(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is kept of a report: the cells of the grades, and its part of the page."""
+    """The kept part of a report: the cells of the grades, and its part of the page."""
 
     cells: list[str]
     html: str
 
 
 def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict:
-    """Return what is kept of a report. Nothing in its cells is obeyed by a terminal, or taken for a formula."""
+    """Return the verdict of a report. Its cells are safe for terminals and spreadsheets: no escapes, no formulas."""
     first = report.verdict.partition("\n")[0]
     name = task.submission.name.removesuffix(".py")
     cells = [name, task.lab.name, str(report.points), report.kind, first, "; ".join(flags)]
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
-    """Return the submissions and the labs; find what is not possible before anything is judged. Raises UsageError."""
+    """Return the submissions and the labs; check all settings before anything is judged. Raises UsageError."""
     if sys.platform != "linux":
         raise UsageError("lessons.grade: needs Linux, whose kernel tells which processes a submission has started")
     labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]

@@ -54,7 +54,7 @@ class Game:
         self.case = run.case
         self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
-        self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
+        self.to_be_read: dict[int, Sent] = {}  # by its sender, which waits for that
         self.fault: Fault | None = None
         self.ended = set[int]()
 
@@ -135,7 +135,7 @@ class Game:
         return self._explain_unread(unread[0]) if unread else Fault("unread", text)
 
     def sending(self, message: Sent) -> str:
-        """Return who sent what to whom, and where in the run."""
+        """Return the sender, receiver and label of a message, and its place in the run."""
         at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
         return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"
 
@@ -159,8 +159,8 @@ class LabTransport:
         self.rank, self.world_size, self.peers = simulated.rank, simulated.world_size, [*simulated.peers]
         self.messages_sent = simulated.messages_sent
         self._game, self._simulated = game, simulated
-        self._memory: list[torch.Tensor] = []  # what was allocated
-        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what is being read, and what it was
+        self._memory: list[torch.Tensor] = []  # the allocated vectors
+        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # read now, and the bits then
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] whose slices peers read in place."""
@@ -218,7 +218,7 @@ class LabTransport:
         _bits(vector).fill_(SPOILED)
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so many virtual seconds."""
+        """Do nothing for `seconds` of virtual time."""
         self._simulated.sleep(seconds)
 
     def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
@@ -238,7 +238,7 @@ class LabTransport:
         self._in_use = [entry for entry in self._in_use if not entry[0].released]
         for message, now, then in self._in_use:
             if not message.span or torch.equal(_bits(now), then):
-                continue  # without a span it is a copy, which nobody else reads
+                continue  # without a span it is a copy, which no other rank reads
             if message.rank != self.rank:
                 raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
                                       f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "

@@ -1,4 +1,4 @@
-"""What is right in functions that are not: whole functions, their parts, and how they do in the first cases."""
+"""Partial credit for wrong submissions: right functions, their parts, and functions right in the first cases."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +18,7 @@ def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
 
 
 def parts_right(lab: Lab, run: Run, fault: Fault, right: Sequence[str]) -> dict[str, float]:
-    """Return what is right in the functions that a run with a fault is for, as shares of the lab, by its name."""
+    """Return the parts that are right in the functions of a faulty run, as shares of the lab, by name."""
     shares: dict[str, float] = {}
     n_parts = 0
     for function in _wrong(lab, run.case, right):

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Picture
 
 from lessons.lab import Figure, Lab, Run, counted
 
-FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
+FOR_RIGHT = 60  # points; the figures of the score share the rest
 _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
 _LABELLED_ALIKE = 20  # the same, where all messages have one label

@@ -20,7 +20,7 @@ from lessons.lab import Fault
 _NAME = "your_file"  # of the module that a student's file is run as
 _LONGEST = 1000  # characters of a student's text
 _VIEWS = ("view", "view_as", "reshape", "flatten", "detach", "squeeze", "unsqueeze", "contiguous", "narrow", "ravel")
-# What is said beside the commonest exceptions: a part of their text, and a part of the student's line.
+# Hints for the commonest exceptions: a part of their text, and a part of the student's line.
 _HINTS = (
     ("'tuple' object does not support item assignment", "+=", "a tuple's elements are not assigned: add in place, "
      "chunks[i].add_(received.vector)"),
@@ -130,7 +130,7 @@ class Source:
 
 
 def _rebound(tree: ast.Module, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines that assign to a parameter of a function by one of these names what is computed from it."""
+    """Yield the lines that rebind a parameter with one of these names to a value computed from it."""
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         own = {argument.arg for argument in function.args.args}.intersection(names)
         for node in ast.walk(function):

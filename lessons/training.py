@@ -42,7 +42,7 @@ def train_digits(strategy: Strategy, compute: str = "10ms", **options: Any) -> t
 
 
 def accuracy_of(table: pd.DataFrame) -> float:
-    """Return the part of the held-out digits that is told right in the end."""
+    """Return the held-out accuracy on the digits at the end."""
     accuracy = tables.totals(table)["test_accuracy"]
     assert accuracy is not None, "every epoch is evaluated"
     return accuracy

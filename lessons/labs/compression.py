@@ -1,4 +1,4 @@
-"""Lab 7: top-k with error feedback. Nothing is lost: what is sent and what is kept are what came in."""
+"""Lab 7: top-k with error feedback. Nothing is lost: the code plus the residual is gradient plus old residual."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +137,7 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
 
 
 def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the code of a step, and with what was kept."""
+    """Yield what is wrong with the code of a step, and with the residual."""
     result, g, k = run.results[rank], run.inputs[rank][f"g{s}"], min(int(run.inputs[rank]["k"]), run.case.length)
     before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
     after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
@@ -171,7 +171,7 @@ def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tenso
 
 
 def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
-    """Yield by what else than by the magnitude of residual + g the elements were chosen."""
+    """Yield the criterion by which elements were chosen, if not by the magnitude of residual + g."""
     chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
 
     def are_largest(keys: torch.Tensor) -> bool:
@@ -191,7 +191,7 @@ def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -
 
 
 def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor) -> Iterator[str]:
-    """Yield where what is sent and what is kept are not what came in."""
+    """Yield the elements where code plus residual is not gradient plus old residual."""
     came = before + g
     rest = came.index_fill(0, indices, 0)
     if is_close(after, rest):

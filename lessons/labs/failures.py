@@ -1,4 +1,4 @@
-"""Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for who is late."""
+"""Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for late workers."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from lessons.values import Updater, check_like, is_close, kind_of, normal
 SERVER, LR = 0, 0.1
 START, STEPS = 2, 6  # of `collect`: the first step's number, as in a later epoch
 LAST = START + STEPS
-STATE = {  # what a checkpoint must hold, and what is wrong without it
+STATE = {  # what a checkpoint must hold, and the mistake without it
     "x": "the training begins anew",
     "velocity": "momentum begins anew, and the next steps are too short",
     "order": "the rest of the epoch takes other samples, some of them again",
@@ -212,7 +212,7 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
 
 
 def _explain_answers(run: Run, case: Task) -> Iterator[str]:
-    """Yield what is wrong with what the server has sent to workers."""
+    """Yield what is wrong with the answers of the server."""
     xs, used = _by_step(case, run.results[SERVER])
     if len(used) < STEPS:
         yield f"{case}: collect made {len(used)} updates; expected {STEPS}"

@@ -16,13 +16,13 @@ from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
 CHOOSE = "choose"
-_ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
+_ENOUGH = 1.01  # a choice that takes at most this many times as long as the fastest is right
 
 
 class Links(AllReduce):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
-    The first three are judged on clusters of many kinds, by what the strategies take there in virtual time. A case
+    The first three are judged on clusters of many kinds, by the strategies' virtual seconds there. A case
     that names no function is one of `all_reduce`; the score is of `choose` as well.
     """
 

@@ -26,7 +26,7 @@ _WAIT = "the partner reads `vector` where it lies: copy what comes, wait for you
 _CASTS = "it is given integers, too: make vectors of your own by torch.empty_like(vector), and scale nothing"
 _RETURNS = "wait for all Works before you return"
 
-# By what is being done: what a fault of `check_all_reduce` says, and what is to be said of it.
+# By activity: the text of a fault of `check_all_reduce`, and the hint for it.
 _HINTS: dict[str, Sequence[tuple[str, str]]] = {
     DOUBLING: (
         ("may not have read", _WAIT),
@@ -194,7 +194,7 @@ def _find_fault(functions: Sequence[Any], case: Case) -> str | None:
 
 
 def _hint_of(name: str, fault: str, case: Case) -> str:
-    """Return what is to be said of a fault that `check_all_reduce` has named."""
+    """Return the hint for a fault that `check_all_reduce` has named."""
     doing = DOUBLING if _is_power_of_two(case.n) else "folding"
     if name == HALVING:
         is_back = int(fault.partition("round ")[2].partition(":")[0] or 0) > log2(case.n)

@@ -126,7 +126,7 @@ def _explain_pushes(run: Run, k: int) -> Iterator[str]:
     held = [amounts(run, vector) for vector in sent]
     texts = [first(_explain_push(*pushed, wanted, k)) for pushed, (wanted, _) in zip(held, expected, strict=True)]
     wrong = [(text.startswith(_NOTHING), i, text) for i, text in enumerate(texts) if text]
-    for is_missing, i, text in sorted(wrong):  # what is missing may have gone with what came again
+    for is_missing, i, text in sorted(wrong):  # a missing push may have been replaced by a repeated one
         text += _explain_again(held, expected, k) if text.endswith("; ") else ""
         text += _explain_missing(run, k, i, held[i][1][k - 1]) if is_missing else ""
         yield f"push {i + 1} of rank {k} holds {text}"

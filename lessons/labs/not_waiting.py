@@ -154,7 +154,7 @@ def _explain_end(run: Run) -> Iterator[str]:
 
 
 def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
-    """Return what a function answers. What it raises gets a note of how it was called, which is told."""
+    """Call a function and return its result. Exceptions get a note with the call, which the report shows."""
     try:
         return function(*asked)
     except Exception as error:

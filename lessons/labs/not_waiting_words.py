@@ -1,7 +1,8 @@
 """The verdicts on the functions of lab 4: on the server message by message, on the descent, and on the largest rate.
 
-A server is judged by what the ranks have ended with: the x before each update, the gradients that were used, and every
-x that a worker had. In virtual time its messages tell also whether it took what came first, and whom it answered when.
+A server is judged by the results of the ranks: the x before each update, the gradients that were used, and every
+x that a worker had. In virtual time its messages also show whether it took the first to come, and when it
+answered each worker.
 """
 
 import math
@@ -80,7 +81,7 @@ def _explain_order(run: Run) -> Iterator[str]:
 
 
 def _explain_had(seen: Served) -> Iterator[str]:
-    """Yield which worker got what is no x, or one without its own gradient."""
+    """Yield which worker got a vector that is no x, or an x without its own gradient."""
     for (k, j), made in seen.made.items():
         got = seen.version_of(seen.had[k][j + 1])
         if got is None:
@@ -91,14 +92,14 @@ def _explain_had(seen: Served) -> Iterator[str]:
 
 
 def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iterator[str]:
-    """Yield who was answered wrongly: unasked, too early, too late, with an old x, going by messages.
+    """Yield wrong answers, by messages: unasked, too early, too late, with an old x.
 
-    Of a run that has not come to its end nothing else is `seen`.
+    `seen` is None if the run has not come to its end.
     """
     steps = dict.fromkeys(range(1, run.case.n), 0)  # gradients taken of each worker that is still at work
     made, waiting = 0, set[int]()
     last: Sent | None = None  # that was taken
-    early = []  # told last: who is ahead may be so because another one is held back
+    early = []  # yielded last: a worker may be ahead because another is held back
     for message in _of_server(run):
         if message.rank == 0:
             k = message.dst
@@ -129,7 +130,7 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iter
 
 
 def _explain_wait(run: Run, steps: dict[int, int], waiting: set[int], last: Sent, s: int | None) -> Iterator[str]:
-    """Yield who waits longer than the bound demands, after the message that was taken last."""
+    """Yield the worker that waits longer than the bound demands, after the message that was taken last."""
     for k in sorted(waiting):
         ahead = steps[k] - min(steps.values())
         if s is None:

@@ -1,6 +1,6 @@
 """Lab 11: every order. A server that drops late gradients, and is wrong in some orders of its messages.
 
-In virtual time no gradient is late: what is wrong with the versions only the search in all orders finds.
+In virtual time no gradient is late: only the search in all orders finds mistakes in the versions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,14 @@ from lessons.labs.not_waiting import LR, SERVER, NotWaiting, Task
 from lessons.values import Updater, is_close, kind_of
 
 SENT, APPLIED, DROPPED = _WORDS = ("sent", "applied", "dropped")
-Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and of which worker
+Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and the worker
 _NO_BOUND = 30  # versions
 
 
 def decisions(happened: Happened, latest: bool = False) -> Iterator[tuple[str, int, int, int]]:
-    """Yield for each gradient what became of it, of whom it was, the version it was computed on, and that of then.
+    """Yield for each gradient its fate, its worker, the version it was computed on, and the version at that time.
 
-    With `latest`, as the wrong server has it: all are computed on what was sent last.
+    With `latest`, as the wrong server has it: all are computed on the version that was sent last.
     """
     version, read = 0, dict[int, int]()
     for what, k in happened:

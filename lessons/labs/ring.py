@@ -17,7 +17,7 @@ _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 
 
 class AllReduce(Lab):
-    """A lab whose ranks have a vector each, of which all are to get the mean."""
+    """A lab whose ranks have a vector each; all are to get the mean."""
 
     formulas: ClassVar[tuple[str, ...]] = FORMULAS
 
@@ -103,14 +103,14 @@ def _explain_result(run: Run, rank: int) -> Iterator[str]:
 
 
 def wrong_ranks(run: Run, times: float = 1) -> list[int]:
-    """Return the ranks that have ended with something else than the mean, or than so many times the mean."""
+    """Return the ranks that have ended with something else than `times` the mean."""
     mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0)
     expected = (times * mean).to(run.case.dtype)
     return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], expected)]
 
 
 def ends_with(run: Run, times: float) -> bool:
-    """Whether ranks have sent only to one neighbour, and have ended with so many times the mean."""
+    """Whether ranks have sent only to one neighbour, and have ended with `times` the mean."""
     return bool(run.results and run.sent) and not (wrong_ranks(run, times) or Ring().is_other(run))
 
 

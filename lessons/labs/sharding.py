@@ -84,10 +84,10 @@ class Sharding(OfLosses):
 
 
 class Optimizer:
-    """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
+    """SGD with momentum on parts of one rank's x, behind `update`. A part has its state from its first step.
 
     Of the step that was begun last: `given` [P] are the gradients, and `updated` [P] says where there were some;
-    `of_copies` counts the updates of what is no part of x.
+    `of_copies` counts the updates of vectors that are no part of x.
     """
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
@@ -149,7 +149,7 @@ def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
 
 
 def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the gradients that a rank's optimizer was given in a step."""
+    """Yield what is wrong with the gradients that a rank's optimizer got in a step."""
     n, result, x = run.case.n, run.results[rank], xs[s - 1]
     if int(result[f"of_copies{s}"]):
         yield "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"

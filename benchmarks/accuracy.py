@@ -74,7 +74,7 @@ class AccuracySettings(Settings):
 
 @dataclass(frozen=True)
 class Clock:
-    """What virtual time is told of the machine: the phases of each network, and what a message costs."""
+    """The machine as virtual time knows it: the phases of each network, and the cost of a message."""
 
     phases: dict[str, dict[str, float]]  # by network and, for codecs, strategy
     latency: float = 0.0  # seconds

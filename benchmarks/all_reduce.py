@@ -105,7 +105,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
         sides[peer] = torch.zeros(numel), all_reduce
         sides[f"over_{peer}"] = over.allocate(numel), partial(ring_all_reduce, transport=over)
     for name, (vector, call) in sides.items():
-        transport.barrier()  # nobody reads the vector any more
+        transport.barrier()  # no rank reads the vector any more
         vector.fill_(1)
         transport.barrier()
         call(vector)

@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 def streaming(layers: int, H: int, delay: int) -> Strategy:
-    """Return Streaming DiLoCo in the paper's fragments: every so many layers, three in each."""
+    """Return Streaming DiLoCo in the paper's fragments: three layers in each, at equal distances."""
     return StreamingDiLoCo(fragments=layers // 3, strided=True, local_steps=H, delay=delay)
 
 
@@ -115,7 +115,7 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator
 
 
 def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """Yield the setting, the model, the method and the local steps of each row, and what is published of them."""
+    """Yield the setting, the model, the method and the local steps of each row, and the published bandwidths."""
     for name, setting in SETTINGS.items():
         for model in MODELS if setting.ranks == 2 else ["1B"]:
             for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):

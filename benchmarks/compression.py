@@ -33,7 +33,7 @@ from gradwire.core.transports.base import Transport
 
 ROWS, SLICES, DENSITY = 1000, 20, 0.01
 DENSITIES: dict[str, dict[str, Any]] = {"random_k": {"density": 0.01}}
-"""What is measured, where a codec's default is another."""
+"""The measured options, where a codec has other defaults."""
 LATE = 1000  # an epoch after every warm-up
 KEPT: list[Any] = []
 """Groups, until the process ends: gloo's thread, which may let go of one after a hook, cannot be the last to do so."""

@@ -67,7 +67,7 @@ def all_reduces(network: Network, nbytes: float) -> Iterator[AllReduceSGD]:
 
 
 def simulate(strategy: AllReduceSGD, network: Network, nbytes: int) -> float:
-    """Return the virtual seconds until the last rank has the sum of vectors of so many bytes."""
+    """Return the virtual seconds until the last rank has the sum of vectors of `nbytes` bytes."""
 
     def be(transport: Transport) -> float:
         own = dataclasses.replace(strategy)

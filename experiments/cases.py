@@ -1,4 +1,4 @@
-"""The runs that measure this machine, declared: what is compared, on what, how long, with which seeds.
+"""The runs that measure this machine, declared: setups, data sets, epochs and seeds.
 
 Everything that makes a comparison fair is here: the same data, seeds, model, optimizer, learning rate and global batch
 for both sides of it, and a parameter server's N ranks counted as the N - 1 workers that they are. The servers that wait
@@ -35,7 +35,7 @@ RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
 @dataclass(frozen=True)
 class Setup:
-    """What is compared: it is measured with each of the seeds."""
+    """One side of a comparison, which is measured with each of the seeds."""
 
     strategy: str  # its name; it has the defaults of its options
     n_gpus: int

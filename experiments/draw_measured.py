@@ -1,4 +1,4 @@
-"""Figures of what is measured on this machine: strategies against the built-ins, servers that wait less, timelines."""
+"""Figures of the measurements on this machine: strategies against the built-ins, servers that wait less, timelines."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

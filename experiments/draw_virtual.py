@@ -163,7 +163,7 @@ _OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(g
 _GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
 _X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
 _SCORES, _SCALE = {ACCURACY: "accuracy, %", BITS: "bits per character"}, {ACCURACY: 100, BITS: 1}
-Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and of which rows
+Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and the rows
 
 
 def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:

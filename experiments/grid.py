@@ -1,4 +1,4 @@
-"""Grids of runs, of which each is made once: experiments, and the tables of benchmarks.
+"""Grids of runs, each made once: experiments, and the tables of benchmarks.
 
 Rows are kept as soon as a run has ended, with the machine, the versions, the commit and the options beside them. An
 interrupted command continues where it was: a run that is kept is not made again, unless its files are deleted.
@@ -23,7 +23,7 @@ from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.machine import git_commit, machine
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
+KEPT = ROOT / "results" / "amd-epyc-2-cores"  # the results in the repository
 FINISHED = "finished runs are kept, and the same command continues from there"
 Row = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ class Count:
 
 
 class Store:
-    """What is kept in a folder: NAME.csv has a `table` of all runs, NAME.json the `facts` that they share.
+    """The kept runs in a folder: NAME.csv has a `table` of all runs, NAME.json the `facts` that they share.
 
     Every change is written at once, both files or none. Raises UsageError if a file is damaged.
     """
@@ -143,7 +143,7 @@ class Store:
             facts.write_text(json.dumps(self.written(), indent=1) + "\n", encoding="utf-8")
 
     def refuse_another_machine(self) -> None:
-        """Raise UsageError if what is kept was measured on another machine, or with other versions."""
+        """Raise UsageError if the kept runs were measured on another machine, or with other versions."""
         here, there = json.loads(json.dumps(machine())), self.facts.get("machine", {})
         if changed := [name for name, value in here.items() if there.get(name) != value]:
             raise UsageError(f"{self.paths[1]}: was measured with another {', '.join(changed)}; {self.cure}")

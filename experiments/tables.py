@@ -20,7 +20,7 @@ from gradwire.language.text import CONTEXT
 
 Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]
-Layout = tuple[Mapping[str, str], Mapping[str, Cell]]  # of `grouped`: by what, and the cells
+Layout = tuple[Mapping[str, str], Mapping[str, Cell]]  # of `grouped`: the keys, and the cells
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -3,7 +3,7 @@
 Compression has two experiments: every codec on a ring, and the five methods of the paper on dual-way sparsification
 (Yan, Xiao, Chen, Zhou, Wu, 2020, ICPP 2020): momentum SGD in one process, and on an asynchronous server ASGD, Gradient
 Dropping, Deep Gradient Compression and DGS. The whole family has the same budget of samples for every strategy, in
-virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, of which a server may be one.
+virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, any server included.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Cluster(Simulated):
     ]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: with a backup worker those of the server."""
+        """Return the key of the runs whose rate it takes: with a backup worker the server's."""
         return VIRTUAL, "server" if case.name == "backup" else case.name, case.workers
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
@@ -123,7 +123,7 @@ class Compression(Simulated):
         self.shown = list(dict.fromkeys(cases))
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate."""
+        """Return the key of the runs whose rate it takes."""
         return VIRTUAL, case.name, _workers(case.name)
 
     def _strategy(self, case: Case) -> Strategy:
@@ -236,7 +236,7 @@ class WholeFamily(Simulated):
     ]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: those that are ALIKE that of the server, Hogwild that of 4 ranks."""
+        """Return the key of the runs whose rate it takes: the server's if ALIKE, that of 4 ranks for Hogwild."""
         name = "server" if case.name in ALIKE else case.name
         if case.question == "axis":  # with the bound 0 a server is synchronous
             name = "local SGD, every 5" if case.name == LOCAL_STEPS else "asynchronous" if case.value else "server"

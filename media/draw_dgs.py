@@ -50,7 +50,7 @@ CASES = [dict(zip(("bandwidth", "method", "workers"), values, strict=True))
 
 
 def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
-    """Return the row of a method at a bandwidth with so many workers: seconds a step of all, and the speed-up."""
+    """Return the row of a method at a bandwidth with `workers` workers: seconds a step of all, and the speed-up."""
     strategy, codec, coding = METHODS[method]
     options = Options(
         strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,

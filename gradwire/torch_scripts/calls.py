@@ -42,7 +42,7 @@ class Collective:
         for outs, ins in self.parts or [([], [])]:
             vectors = [_flat(out) for out in outs]
             try:
-                plan(vectors, [_flat(one) for one in ins], self.root, self.op, transport)
+                plan(vectors, [_flat(value) for value in ins], self.root, self.op, transport)
             except RuntimeError as error:
                 where = f"rank {self.ranks[transport.rank]} is in {self.words} at {at}"
                 raise RunFailed(f"mismatch: {where}, with outputs of {sizes_of(outs)}: {error}") from error

@@ -145,7 +145,7 @@ class Engine(ABC, Generic[R]):
 
     def unread(self) -> list[str]:
         """Return the messages that nobody has received, and the receives that found none, in words."""
-        return [f"rank {one.rank}: {one.call.words} at {one.at}" for one in [*self.sends, *self.receives]]
+        return [f"rank {left.rank}: {left.call.words} at {left.at}" for left in [*self.sends, *self.receives]]
 
 
 def _mismatch(pending: Pending, other: Pending) -> RunFailed:

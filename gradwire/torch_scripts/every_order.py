@@ -126,10 +126,10 @@ class OrderExplorer(Engine[OrderedRank]):
 
         def choices() -> list[Choice]:
             messages.clear()
-            for one in () if pending.ended else self._open_ones(rank):
-                for send in self.sends_for(one):
-                    which = f"rank {send.rank}" + one.call.words.partition("anybody")[2]  # the tag
-                    messages[TAKE, send.rank, f"takes the message of {which} at {one.at}"] = send, one
+            for receive in () if pending.ended else self._open_ones(rank):
+                for send in self.sends_for(receive):
+                    which = f"rank {send.rank}" + receive.call.words.partition("anybody")[2]  # the tag
+                    messages[TAKE, send.rank, f"takes the message of {which} at {receive.at}"] = send, receive
             found = list(messages)
             if pending.ended:
                 found.append((TAKE, -1, f"sees at {at} that its {words} has ended"))

@@ -91,6 +91,6 @@ def _second_on_cpu(real: Callable[..., None]) -> Callable[..., None]:
 
 def _without_devices(real: Callable[..., None]) -> Callable[..., None]:
     def make(self: Any, module: torch.nn.Module, *_: Any, **more: Any) -> None:
-        real(self, module, **{name: one for name, one in more.items() if name not in ("device_ids", "output_device")})
+        real(self, module, **{name: item for name, item in more.items() if name not in ("device_ids", "output_device")})
 
     return make

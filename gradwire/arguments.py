@@ -19,7 +19,7 @@ def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> No
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """Return what a command line gives for `option`, the last time; None if it does not give it."""
+    """Return the last value of `option` in a command line; None if it is not there."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(option, dest="value", nargs="?")
     value: str | None = parser.parse_known_args(arguments)[0].value

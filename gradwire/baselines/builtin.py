@@ -1,4 +1,4 @@
-"""What the built-in ways have in common, put behind the interface of a strategy so that one loop runs them all.
+"""The base of PyTorch's own ways, behind the interface of a strategy so that one loop runs them all.
 
 They work on a module, `original`, where the strategies work on a Replica.
 """
@@ -50,7 +50,7 @@ class Builtin(Strategy):
         """Return torch's module around `model`."""
 
     def loss_weight(self, n: int, n_of_all: int) -> float:
-        """Return what the mean loss over `n`, of `n_of_all` in the global batch, is multiplied by."""
+        """Return the factor of the mean loss over `n`, of `n_of_all` in the global batch."""
         return 1.0
 
     def sum_of_all(self, n: int) -> int:

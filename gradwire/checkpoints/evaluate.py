@@ -128,7 +128,7 @@ class Scores:
                 print(f"refused: {error}", file=sys.stderr)
 
     def _add(self, row: dict[str, Any]) -> None:
-        # What the table has of this step and later ones is of a course that the run has left: it was resumed earlier.
+        # The run was resumed from an earlier step: rows from this step on belong to a course that it has left.
         self.rows = [*(old for old in self.rows if old["step"] < row["step"]), row]
         if self.rows[0].keys() != row.keys():
             raise RunFailed(

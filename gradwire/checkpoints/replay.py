@@ -23,14 +23,14 @@ _OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raise
 
 @dataclass
 class Recorded:
-    """What a replay needs of the run that it repeats."""
+    """The facts that a replay needs of the run that it repeats."""
 
     options: dict[str, Any]
     arrivals: list[list[int]]  # by rank; of the last ones there may be none
     deaths: list[dict[str, Any]]
     parameter_hash: str
     machine: dict[str, Any]
-    repeat: str  # the option that repeats what was chosen when it began
+    repeat: str  # the option that repeats the choice at the beginning
 
 
 def load(path: str) -> Recorded:

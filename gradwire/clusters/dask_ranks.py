@@ -80,7 +80,7 @@ def submit(client: Client, address: str, function: Callable[..., Any], *args: An
     futures = [arg for arg in args if isinstance(arg, Future)]
     called = pickle.dumps((function, args[: len(args) - len(futures)]))
 
-    # By value, and the rest as bytes: the scheduler reads what it hands on, and need not know this project.
+    # By value, and the rest as bytes: the scheduler reads messages that it hands on, and need not know this project.
     def call(called: bytes, *more: Any) -> Any:
         import pickle
 
@@ -233,7 +233,7 @@ def _work(place: Place, pickled: bytes) -> Any:
 
 
 def _report(place: Place) -> Callable[[Any], None]:
-    """Return what a rank reports by. It raises RunFailed when the launcher no longer waits for the rank."""
+    """Return a rank's function for reports. It raises RunFailed when the launcher no longer waits for the rank."""
     worker = get_worker()
     key = worker.get_current_task()
 

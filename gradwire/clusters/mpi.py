@@ -110,7 +110,7 @@ class Mpi(Remote):
     # Receiving
 
     def _read_arrived(self) -> bool:
-        """Take in what has come next, without waiting; return whether something has.
+        """Read the next message, without waiting; return whether there was one.
 
         Each time that MPI finds nothing, it may give the core to another rank; so a message is not looked beyond.
         """
@@ -128,7 +128,7 @@ class Mpi(Remote):
             return moved
 
     def _expect(self, src: int, raw: bytearray) -> None:
-        """Post a receive for what the header says."""
+        """Post a receive for the payload of a header."""
         try:
             header = unpack(raw)
         except ValueError as error:
@@ -157,7 +157,7 @@ class Mpi(Remote):
             return self._comm.Irecv(memory_of(payload, nbytes), src, _PAYLOAD + ticket)
 
     def _finish(self, src: int) -> bool:
-        """Take in what has come completely from `src`, in order; return whether there was something."""
+        """Read the complete messages from `src`, in order; return whether there were any."""
         queue, moved = self._coming[src], False
         while queue and queue[0][0].Test():
             moved = True
@@ -185,7 +185,7 @@ class Mpi(Remote):
         self._put(message, header, held)
 
     def _fetch_unread(self) -> None:
-        """Begin to receive what has not been read yet."""
+        """Begin to receive the unread messages."""
         for message in list(self.unread.values()):
             message.fetch()
 

@@ -1,4 +1,4 @@
-"""What a codec is: how a vector looks on the wire."""
+"""The base class of codecs: a codec says how a vector looks on the wire."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ LAWS = {
 
 @dataclass(frozen=True)
 class Code:
-    """What a codec sends for a vector: `data`, a vector of any dtype, of whose bytes some are indices and headers."""
+    """The code of a vector: `data`, a vector of any dtype; some of its bytes are indices and headers."""
 
     data: torch.Tensor
     indices: int = 0
@@ -148,13 +148,13 @@ class Codec(ABC):
         return torch.empty(self.layout.n, dtype=self.dtype, device=self.device)
 
     def kept(self, value: float = 0.0) -> torch.Tensor:
-        """Return a new vector [n] of this value, for what a sender keeps; of length 0 at an end that only receives."""
+        """Return a new vector [n] of this value for a sender's state; of length 0 at an end that only receives."""
         n = self.layout.n if self.setting.sends else 0
         return torch.full((n,), value, dtype=self.dtype, device=self.device)
 
     @property
     def nbytes(self) -> int:
-        """The memory of what this end keeps from one vector to the next."""
+        """The bytes of the state that this end keeps from one vector to the next."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
 
 

@@ -161,7 +161,7 @@ class Coding:
                 self._transport.isend(self.missing, k, MISSING)
 
     def learn(self, message: Message) -> None:
-        """Take what a sender tells."""
+        """Take the numbers of missing tensors from a sender."""
         with message:
             self._absent[message.src] = message.object
 
@@ -263,7 +263,7 @@ class Coding:
 
     @property
     def nbytes(self) -> int:
-        """The memory of what the rank's own codec keeps."""
+        """The bytes of the state of the rank's own codec."""
         return self._own.nbytes if self._own else 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,11 +5,11 @@
 
 DDP calls the hook with one bucket of gradients after the other, and builds other buckets after the first step (Li et
 al., 2020, PyTorch distributed: experiences on accelerating data parallel training, arXiv 2006.15704). So each parameter
-has a codec of its own, and what the codecs of a bucket send goes out together.
+has a codec of its own, and the codes of a bucket go out together.
 
 As in DDP without a hook, the result is the plain mean over the ranks, whatever the number of their samples. The hook
 returns when it has the mean: a bucket is not on its way while the backward pass goes on. A codec sees one tensor at a
-time; so a bound on the norm of what a rank sends, such as `local_clip` of dgc, is on each tensor's.
+time; so a bound on the norm of a rank's code, such as `local_clip` of dgc, is on each tensor's.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ Vectors = Sequence[torch.Tensor]
 
 
 class CodecState:
-    """What the hook keeps on one rank: a started codec for each trainable parameter.
+    """The state of the hook on one rank: a started codec for each trainable parameter.
 
     `model` is the DDP model, or its named parameters; `process_group` the DDP model's, by default all ranks.
     `seed` is the same on all ranks. `momentum` is for a codec that carries it: the optimizer then runs without. Set
@@ -87,7 +87,7 @@ class CodecState:
         return self._mean_of_all(codecs, codes, vectors)
 
     def _mean_of_all(self, codecs: Sequence[Codec], codes: Vectors, vectors: Vectors) -> Vectors:
-        """Gathered: every rank gets all codes, and adds what it decodes in the order of ranks."""
+        """Gathered: every rank gets all codes, and adds the decoded vectors in the order of ranks."""
         lengths = torch.tensor([code.nbytes for code in codes])
         known = all(codec.exact_size for codec in codecs)
         of_ranks = [lengths] * self.world_size if known else self._all_gather(lengths.to(vectors[0].device))

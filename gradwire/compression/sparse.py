@@ -1,4 +1,4 @@
-"""What the codecs share that send the largest elements of a vector, with their indices, and keep the rest."""
+"""The base of codecs that send the largest elements of a vector, with their indices, and keep the rest."""
 
 import math
 from abc import ABC
@@ -73,7 +73,7 @@ class Sparse(Codec, ABC):
         return k * self.sent_dtype.itemsize, k * self.index_dtype.itemsize, 0.0
 
     def send(self, r: torch.Tensor) -> tuple[Code, torch.Tensor]:
-        """Take top_R(r) out of r, of each part; return the code, and the indices of what it sends.
+        """Take top_R(r) out of r, of each part; return the code, and the indices of its elements.
 
         Law: the old r equals the new r plus the code. Raises RunFailed if an element of it is not finite.
         """

@@ -22,7 +22,7 @@ Part = tuple[Tensors, Tensors]
 
 @dataclass(frozen=True)
 class Collective:
-    """What one rank enters: which collective of which group it is, and in words, which are the same on all ranks."""
+    """The entry of one rank into a collective of a group; its `words` are the same on all ranks."""
 
     group: str
     ranks: tuple[int, ...]  # of the world, in the order of their numbers in the group

@@ -17,7 +17,7 @@ NOTE = "--on_cpu: cuda and nccl mean the CPU and gloo to the script"
 
 
 class CudaIsCpu(TorchFunctionMode):
-    """In its block, functions of torch that are given a GPU use the CPU; for the thread that enters it."""
+    """In its block, torch functions with a GPU as argument use the CPU, in the thread that enters it."""
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

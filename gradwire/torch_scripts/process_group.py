@@ -230,7 +230,7 @@ class ScriptGroup(dist.ProcessGroup):
         self, call: Collective | Message, result: Tensors, limit: timedelta | None = None, given: Tensors = ()
     ) -> Pending:
         limit = limit if limit is not None and limit > timedelta(0) else self._limit
-        limit = None if limit == c10d.default_pg_timeout else limit  # which nobody chose: a deadlock is told instead
+        limit = None if limit == c10d.default_pg_timeout else limit  # not the user's: report a deadlock instead
         pending = Pending(self._thread, call, result, self._ranks(), limit, given or result)
         self._kept = [*(earlier for earlier in self._kept if not earlier.ended), pending]
         self._thread.ask(partial(self._thread.engine.enter, pending))

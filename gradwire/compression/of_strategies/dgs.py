@@ -35,7 +35,7 @@ class SAMomentum(Sparse):
 
 @dataclass(kw_only=True)
 class Difference(Sparse):
-    """The server's end of the way back: sends the largest elements of what the worker does not know."""
+    """The server's end of the way back: sends the largest elements of the difference that the worker does not know."""
 
     def setup(self) -> None:
         """Allocate w."""

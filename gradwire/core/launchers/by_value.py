@@ -1,4 +1,4 @@
-"""Pickling for ranks that never import the script or notebook that starts them: what it defines travels as code."""
+"""Pickling for ranks that never import the script or notebook that starts them: its definitions travel as code."""
 
 import io
 import pickle

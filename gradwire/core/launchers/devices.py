@@ -1,4 +1,4 @@
-"""What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
+"""The share of the machine that a rank gets: a device, cores, and a recorder that waits for the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -149,7 +149,7 @@ class Ranks:
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
             pass  # it is gone
-        except Exception as error:  # what a rank sends may be of a class that cannot be made here
+        except Exception as error:  # a rank may send an object of a class that cannot be made here
             last = "failed", Failure("raised", f"a result that cannot be unpickled: {error}")
         self.last_heard[rank] = float("inf")  # nothing more is expected of it, until it is started again
         self.inbox.put((rank, *last))

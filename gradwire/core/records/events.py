@@ -31,7 +31,7 @@ import pandas as pd
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
 METERS = {"replica_distance": "replicas apart", "lost_updates": "lost updates", "hidden_communication": "hidden"}
-"""What a strategy has measured of itself, and what a summary calls it."""
+"""The quantities that strategies measure, and their names in a summary."""
 SCORE = "score"  # a mark of a score whose name, such as test_perplexity, is its tag
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS, SCORE)
 OPS = ("", "send", "recv", "drop", "read", "store")

@@ -51,7 +51,7 @@ def find_classes(folder: Path, first: Sequence[str] = ()) -> dict[str, str]:
 
 
 def load_name(package: str, name: str, homes: Mapping[str, str]) -> object:
-    """Return what a package exports as `name`, of the module that `homes` gives: for its `__getattr__`.
+    """Return the export `name` of a package from the module that `homes` gives: for its `__getattr__`.
 
     Raises AttributeError.
     """

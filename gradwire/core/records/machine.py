@@ -1,4 +1,4 @@
-"""What a run ran on: the machine, and the sources, whether these are still the same.
+"""The machine and the sources of a run, and whether these are still the same.
 
 Records name a source file of this project by its path in it, any other by its whole path.
 """
@@ -19,7 +19,7 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 
 def machine() -> dict[str, Any]:
-    """Return what a run ran on: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
+    """Return the machine of a run: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
 
     On a machine with GPUs this starts CUDA in the calling process, so a process that forks must not call it before.
     """

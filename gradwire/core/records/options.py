@@ -22,7 +22,7 @@ LIMITS = "limits"
 
 
 class Limits(NamedTuple):
-    """What the value of an option may be, unless it is None: see `option`."""
+    """The bounds and choices of an option's value, unless it is None: see `option`."""
 
     least: float | None
     most: float | None

@@ -48,8 +48,8 @@ class Recorder:
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, reported by a server that continues without them
-        self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
-        self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
+        self.meters: dict[str, float] = {}  # the quantities that an algorithm measured in an epoch, by one of MARKS
+        self.applied = ""  # the messages that a server applies one by one, with their staleness: "gradient" or "push"
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
         self.observers: list[Observer] = []
@@ -172,7 +172,7 @@ class Recorder:
             self._of_codes.update(dict(zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True)))
 
     def mark_codes(self) -> None:
-        """Write what was counted of codes since the last call, if anything was."""
+        """Write the counts of codes since the last call, if there are any."""
         for name, amount in self._of_codes.items():
             self.mark(name, round(amount))
         self._of_codes.clear()

@@ -1,4 +1,4 @@
-"""The folder of what a run has not finished: its events as they come, then its records, until all have their names.
+"""The folder of an unfinished run: its events as they come, then its records, until all have their final names.
 
     RESULTS_DIR/.RUN_NAME.unfinished/lock            locked until the run ends, however it ends
     RESULTS_DIR/.RUN_NAME.unfinished/rank-0.events   the events of a rank
@@ -80,7 +80,7 @@ def run_lock(directory: AnyPath, run_name: str) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder: what has its name by then is finished."""
+    """Remove the folder: files that have their final names are finished."""
     gone = folder.with_name(f"{folder.name}.gone")
     if folder.exists():
         shutil.rmtree(gone, ignore_errors=True)
@@ -89,7 +89,7 @@ def remove(folder: Path) -> None:
 
 
 def _remove_with_records(folder: Path) -> None:
-    """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
+    """Remove the files of a killed run, and the folder last, since it marks the others as unfinished."""
     if folder.name.endswith(_UNFINISHED) and not _has_all(folder):  # there were no records when the run began
         for path in _records_of(folder):
             path.unlink(missing_ok=True)

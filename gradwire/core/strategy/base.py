@@ -58,10 +58,10 @@ class Strategy(HasUpdater, ABC):
 
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
-        """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
+        """Return the traffic of a step; `kind`: that of the codec of gradients, None: without a codec."""
 
     def memory(self, role: str) -> Footprint:
-        """Return what the rank of this role that holds most holds in a step."""
+        """Return the memory in a step of the rank of this role that holds most."""
         if role == "server":
             return Footprint(gradients="P")
         return Footprint(optimizer_state="0" if self.traits.server_updates else "S")
@@ -99,7 +99,7 @@ class Strategy(HasUpdater, ABC):
         return ""
 
     def make_replica(self, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
-        """Return what this rank trains: its copy of the model."""
+        """Return the replica that this rank trains."""
         return Replica(model, transport)
 
     def start(
@@ -234,7 +234,7 @@ class Strategy(HasUpdater, ABC):
     # What belongs to this rank's state
 
     def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
-        """Make a thing part of this rank's state: a tensor, or what has `state_dict` and `load_state_dict`.
+        """Make a thing part of this rank's state: a tensor, or an object with `state_dict` and `load_state_dict`.
 
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """

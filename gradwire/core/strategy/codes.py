@@ -39,7 +39,7 @@ class Coder(Protocol):
         """Send the numbers of the tensors without a gradient, if they are not the same as in the last code."""
 
     def learn(self, message: Message) -> None:
-        """Take what a sender tells."""
+        """Take the numbers of missing tensors from a sender."""
 
     def forget(self, k: int) -> None:
         """Begin anew with sender k, which was started again."""

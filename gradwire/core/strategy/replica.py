@@ -66,11 +66,11 @@ class Replica(Passes):
     def _gradients(self) -> list[torch.Tensor]:
         return _views(self.g, self.parameters)
 
-    # What a training loop calls
+    # Called by a training loop
 
     @property
     def has_own_gradient(self) -> bool:
-        """Whether a backward pass leaves the gradient of this rank in the model, and not what was made of it."""
+        """Whether a backward pass leaves this rank's own gradient in the model, and not the result of a reduction."""
         return not self.is_watched
 
     @property

@@ -1,7 +1,7 @@
-"""What the strategies with a server share: rank 0 keeps the parameters x, N - 1 workers compute on one shard each.
+"""The base of strategies with a server: rank 0 keeps the parameters x, N - 1 workers compute on one shard each.
 
-How gradients (n_k, g_k) become a step of x, how a run begins, and how an epoch ends. When gradients are taken and who
-is answered, each strategy says by its `step` on a worker and `serve` on the server.
+How gradients (n_k, g_k) become a step of x, how a run begins, and how an epoch ends. Each strategy defines
+`step` on a worker and `serve` on the server: when it takes gradients and whom it answers.
 """
 
 from abc import abstractmethod

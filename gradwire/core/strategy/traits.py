@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from gradwire.core.records.formulas import evaluate
 
 END, SURVIVED, RETURNING = "end", "survived", "returning"
-"""What the death of a worker does: the run ends; it goes on; it goes on, and a worker that is started again joins."""
+"""The effect of a worker's death: the run ends; it goes on; it goes on, and a restarted worker joins."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the ranks of one role send, on average over them, while every worker takes one step.
+    """The traffic of the ranks of one role, on average over them, while every worker takes one step.
 
     `messages` and `bytes` are formulas, written as on paper: "2 (N - 1) P / N". They know N (ranks), p (the largest
     power of two up to N), L (log2 p), P (bytes of the parameters), G (bytes of a gradient as it is sent: P, or those of
@@ -114,7 +114,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Choice:
-    """What an algorithm that chooses between others has chosen when it began, for the records."""
+    """The choice of an algorithm that chooses between others when it begins, for the records."""
 
     taken: str
     options: dict[str, Any]
@@ -130,20 +130,20 @@ class Choice:
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A strategy that chooses between algorithms: `chosen` is what it stands for; no `choice`: it has not begun."""
+    """A strategy that chooses between algorithms: `chosen` is the chosen strategy; no `choice`: it has not begun."""
 
     choice: Choice | None
     chosen: Any
 
 
 def choice_of(strategy: object) -> Choice | None:
-    """Return what a strategy that has begun has chosen, if it chooses between algorithms."""
+    """Return the choice of a strategy that has begun, if it chooses between algorithms."""
     return strategy.choice if isinstance(strategy, Chooses) else None
 
 
 @dataclass(frozen=True)
 class Coded:
-    """What a formula needs of a codec: its kind, and the bytes of a code."""
+    """The facts of a codec that a formula needs: its kind, and the bytes of a code."""
 
     kind: str
     nbytes: float

@@ -203,7 +203,7 @@ def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
             )
 
 
-# The data, the model and what the strategy makes of them
+# The data, the model and the strategy on them
 
 
 def _check_model(options: CoreOptions, data: Data) -> tuple[nn.Module, Data]:

@@ -18,7 +18,7 @@ REPORTER = 0  # evaluates the model, which is the same on every rank, and report
 
 @dataclass(frozen=True)
 class Score:
-    """The mean loss, and the scores by name, means over what the task's loss is a mean of."""
+    """The mean loss, and the scores by name, over all terms of the task's loss."""
 
     loss: float
     scores: Mapping[str, float]

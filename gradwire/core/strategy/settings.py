@@ -10,7 +10,7 @@ from gradwire.core.strategy.updater import Schedule
 class RunSettings:
     """The settings of a run that hold for every strategy; `clip_norm`, `schedule`: see `Updater`.
 
-    `seed`: for random draws of the algorithm, the same on all ranks. `network`: of --network, if known. `after_update` is
+    `seed`: for the random draws, the same on all ranks. `network`: of --network, if known. `after_update` is
     called on a server after each of its updates, when the workers have their replies.
     """
 

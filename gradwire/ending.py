@@ -101,7 +101,7 @@ def unread_output_is_no_error() -> Iterator[Output]:
 
 
 def exit_code_of(output: Output, code: int) -> int:
-    """Return the exit code of a command that ended with `code` and printed to `output`; say what was lost."""
+    """Return the exit code of a command that ended with `code` and printed to `output`; report lost output."""
     if output.lost:
         print(f"error: cannot write to standard output: {output.lost}; files are complete", file=sys.stderr)
         return code or 1
@@ -109,7 +109,7 @@ def exit_code_of(output: Output, code: int) -> int:
 
 
 def run_command(work: Callable[[], object], kept: str | None = None) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line.
+    """Call `work` and return the exit code; an error becomes one line.
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
     """

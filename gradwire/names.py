@@ -91,7 +91,7 @@ def check_recorded(recorded: Mapping[str, Any], where: object, chosen: Mapping[s
 
 
 def default_name(option: str) -> str | None:
-    """Return what a record means that says nothing of an option such as --codec; None: it always says it."""
+    """Return the value of an option such as --codec if a record lacks it; None: records always have it."""
     return None if option == "strategy" else next(iter(Options.choices()[option].table))
 
 

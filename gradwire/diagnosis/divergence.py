@@ -56,7 +56,7 @@ class Hashed:
 
 @dataclass
 class Divergence:
-    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor; what each has there."""
+    """The first difference of two runs: its kind, step, worker or update, and tensor, and the value of each run."""
 
     a: Hashed
     b: Hashed

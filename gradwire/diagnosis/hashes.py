@@ -1,8 +1,8 @@
-"""What `gradwire.diagnosis.why` compares two runs by: of each step, hashes of a rank's batch, parameters and gradients.
+"""The values by which `gradwire.diagnosis.why` compares runs: of each step, hashes of a rank's batch, parameters and gradients.
 
 Of each tensor a hash of all bytes is kept, its norm, and the values of some elements, spread over it: a hash says
-whether two runs differ, the elements say how, and the norm bounds what the other elements may hide. All are as fast as
-memory is read.
+whether two runs differ, the elements say how, and the norm bounds the differences of the other elements. All are as
+fast as memory is read.
 """
 
 import io
@@ -40,7 +40,7 @@ class Hashes:
             self._batch = _hash(as_vector(tensor).cpu(), self._batch)
 
     def gradient(self, step: int, x: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], n: int) -> None:
-        """Note what a worker has computed in a step: `gradients`, a mean over `n`, of the parameters `x`."""
+        """Note the result of a worker's step: `gradients`, a mean over `n`, of the parameters `x`."""
         self._note("g", gradients)
         self._note("x", x)
         for name, value in (("step", step), ("n", n), ("batch", self._batch)):

@@ -51,7 +51,7 @@ class _Block:
 
 
 class Memory(Observer):
-    """Counts the memory of one rank while it is entered; it observes `recorder`, which says what the rank is doing."""
+    """Counts the memory of one rank while it is entered; it observes `recorder`, which reports the rank's phases."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -87,7 +87,7 @@ class Memory(Observer):
             torch.UntypedStorage.resize_ = _RESIZE  # type: ignore[method-assign]
         _current.reset(self._before)
 
-    # What a rank says of itself
+    # Called by a rank
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
@@ -124,7 +124,7 @@ class Memory(Observer):
             self._change(kind, block.nbytes, moved=True)
 
     def in_thread(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Return what a thread of this rank's is to call in place of `call`."""
+        """Return the function that a thread of this rank calls in place of `call`."""
 
         def count() -> None:
             with _Watch():
@@ -179,7 +179,7 @@ class Memory(Observer):
         self._step = None
 
     def use(self) -> MemoryUse:
-        """Return what was found since `begin_training`."""
+        """Return the memory use since `begin_training`."""
         most = {kind: n for kind in KINDS if (n := self._most[kind]) and kind != kinds.TEMPORARIES}
         return replace(self._peak, most=most, curve=self._curve)
 
@@ -191,7 +191,7 @@ class Memory(Observer):
         self._change(kind, nbytes)
 
     def allocated(self, storage: torch.UntypedStorage) -> None:
-        """Count what an operation has returned."""
+        """Count the results of an operation."""
         if self._kind != UNCOUNTED:
             self._begin(storage, self._kind)
 
@@ -240,7 +240,7 @@ def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return of a DTensor what this rank has of it."""
+    """Return this rank's part of a DTensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -251,13 +251,13 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # what it calls on the tensors that it is made of is seen
+            return NotImplemented  # its calls on the tensors that it is made of are seen
         result = func(*args, **(kwargs or {}))
         # On a GPU a thread of autograd's own computes the backward pass: it has no context, and the process one rank.
         memory = _current.get() or (_all[0] if len(_all) == 1 else None)
         if memory is None:
             return result
-        # What has an alias is a view, or what was written in place: of another rank's memory, perhaps.
+        # A result with an alias is a view, or was written in place: perhaps in another rank's memory.
         returns = func._schema.returns
         values = (result,) if len(returns) == 1 else result or ()
         for what, value in zip(returns, values, strict=True):

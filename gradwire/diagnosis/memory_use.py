@@ -1,4 +1,4 @@
-"""What was found of the memory of ranks: see `memory.py`; it is written beside a run, told in lines, and drawn."""
+"""The memory use of ranks, as `memory.py` counts it: written beside a run, printed, and drawn."""
 
 import gzip
 import textwrap
@@ -30,7 +30,7 @@ _COLUMNS = ["rank", "phase", "kind", "bytes"]
 
 @dataclass(frozen=True)
 class Curve:
-    """The memory of one step: what it began with, and each change in its order.
+    """The memory of one step: at its beginning, and each change in its order.
 
     `changes`: the phase, the kind and the bytes that came, or, if negative, went.
     """

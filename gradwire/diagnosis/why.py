@@ -140,7 +140,7 @@ def _from_others(name: str, run: Hashed, step: int, mine: np.ndarray) -> str:
     n = np.array([float(worker["n"][step]) for worker in run.workers])
 
     def ways() -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-        """Weights, gradients, and what it means if the update is their mean."""
+        """Yield weights, gradients, and the cause if the update is their mean."""
         yield n, g, ""
         for k, unit in enumerate(np.eye(len(n))):
             yield n - unit * n, g, f"a rank that is missing: the gradient of worker {k} is missing in {name}"

@@ -81,7 +81,7 @@ class _Sent(Work):
 
 
 class _Rank:
-    """What an all-reduce calls of the `Transport` of a rank."""
+    """The methods of a rank's `Transport` that an all-reduce calls."""
 
     def __init__(self, rank: int, N: int, length: int, ranks: list["_Rank"]) -> None:
         self.rank, self.world_size, self.ranks, self.received = rank, N, ranks, 0
@@ -112,7 +112,7 @@ class _Rank:
         if n != (4**self.world_size - 1) // 3:
             self.fail("returns another n than the sum of all")
 
-    # What an all-reduce calls: see Transport
+    # Called by an all-reduce, as `Transport`'s
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype)
@@ -152,7 +152,7 @@ class _Rank:
 
     def _synchronize(self) -> None: ...
 
-    # What happens before what
+    # The order of events
 
     def tick(self) -> list[int]:
         """Count an event of this rank; return its clock."""
@@ -175,7 +175,7 @@ class _Rank:
     # Faults
 
     def look(self) -> None:
-        """Check what this rank has done since it last called. Raises _Fault."""
+        """Check this rank's changes since its last call. Raises _Fault."""
         self.unread = [sent for sent in self.unread if not sent.read or self.clock[sent.dst] < sent.read[sent.dst]]
         for sent in self.unread:
             if sent.now.tobytes() != sent.was:

@@ -33,7 +33,7 @@ class BoundsStaleness(Protocol):
 
 @runtime_checkable
 class KnowsModels(Protocol):
-    """A strategy whose server keeps what it takes the models of the workers to be."""
+    """A strategy whose server keeps its own copies of the workers' models."""
 
     def known_models(self) -> Mapping[int, torch.Tensor]:
         """Return the x_k [n] of each worker by rank, on a worker none."""
@@ -162,7 +162,7 @@ def updates(run: Run, weight: Weight) -> dict[tuple[int, int], list[list[int]]]:
 
 
 def marks(run: Run) -> list[float]:
-    """Return how far the mark of each sample has moved, in learning rates."""
+    """Return the movement of each sample's mark, in learning rates."""
     assert run.model is not None
     start = parameters_to_vector(Numbers(run.case.plan.n_samples).parameters()).detach()
     moved: list[float] = ((start - run.model)[N_NUMBERS:] / LR).tolist()

@@ -91,7 +91,7 @@ class Case:
 
 
 class Used(NamedTuple):
-    """What became of a gradient of a rank, as a server records it: the update that took it; None: it was dropped."""
+    """The fate of a rank's gradient, as a server records it: the update that took it; None: it was dropped."""
 
     rank: int
     epoch: int
@@ -102,7 +102,7 @@ class Run(Scheduler):
     """A run in one order, and its record beside those of its `Scheduler` and its `ranks`.
 
     `applied` and `dropped`: the worker, the version it was computed on, the version it was applied to; `used`: both, in
-    their order. `model`: what the algorithm calls its model, as rank 0 has it. `shared` vectors by their names, with
+    their order. `model`: the algorithm's model, as rank 0 has it. `shared` vectors by their names, with
     the `accesses` to them, and the `stores` of updates that are a load and a store. `copied`: messages whose waits
     ended before they were taken. `sent_in_steps`: the messages between the starts and the finishes of ranks.
     """
@@ -151,7 +151,7 @@ class _Log(Recorder):
         self._run = run
         self.time_passes = self._pass_time  # if set, the work in the backward pass is done after it
         self.access: Callable[[str], None] | None = None
-        self.stored: dict[str, int] = {}  # of an update that is a load and a store: what it loaded, and overwrote
+        self.stored: dict[str, int] = {}  # of an update that is a load and a store: the values it loaded and overwrote
         if events:
             self.write_to(events / f"rank-{rank}.events")
 
@@ -195,7 +195,7 @@ def _attempt(run: Run, rank: Ordered) -> None:
 
 
 def _work(run: Run, transport: Ordered) -> None:
-    """What a rank does: the loop of `gradwire/core/training/loop.py`, without its data, records and scores."""
+    """The work of a rank: the loop of `gradwire/core/training/loop.py`, without its data, records and scores."""
     case, rank = run.case, transport.rank
     log: Any = transport.recorder
     strategy = transport.strategy = dataclasses.replace(case.strategy)

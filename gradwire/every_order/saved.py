@@ -1,6 +1,6 @@
 """An order as a run on the disk: `gradwire page` shows it, `explore.py --replay` or `train.py --replay` repeats it.
 
-It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and what was decided.
+It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and the decisions.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def _why_not_replayed(run: Run) -> str | None:
 
 
 def load(path: str, strategy: str | None = None) -> tuple[Case, list[Option], str]:
-    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError.
+    """Return the case of a saved order, its decisions, and the invariant that fails. Raises UsageError.
 
     `strategy` is the name on the command line, which the order must have; None: there is none.
     """

@@ -110,7 +110,7 @@ def _others(run: Scheduler) -> Iterator[tuple[int, ...]]:
 def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
     """Yield random orders without end, by probabilistic concurrency testing (Burckhardt et al., 2010, PCT).
 
-    Every rank has a random priority; what the first of them does happens first. At depth - 1 of the `n_decisions` the
+    Every rank has a random priority; the first rank acts first. At depth - 1 of the `n_decisions` the
     one whose turn it is becomes the last. After twice `n_decisions` all take turns. A mistake that depth decisions of
     one rank make is found in one such order of n ranks with probability at least 1 / (n n_decisions^(depth - 1)).
     """

@@ -70,7 +70,7 @@ class Ordered(Transport):
         self._closed = True
 
     def _progress(self, src: int, seconds: float) -> None:
-        pass  # what was sent is in the inbox
+        pass  # sent messages are in the inbox
 
     # Memory
 
@@ -97,7 +97,7 @@ class Ordered(Transport):
         return super().read(*arguments)
 
     def check_memory(self) -> None:
-        """Note what was changed before it was read, as far as this rank knows."""
+        """Note memory that was changed before it was read, as far as this rank knows."""
         self.unread = [send for send in self.unread if send.check()]
 
     # Messages
@@ -166,7 +166,7 @@ class Ordered(Transport):
         return message
 
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
-        """Return what a receive may find: the first message of each rank that has sent one; with a limit, nothing.
+        """Return the possible results of a receive: the first message of each sender; with a limit, none.
 
         A message is there if the receiver has taken one that the same rank sent later. A death is learned of when all
         has been taken that the dead rank had sent.
@@ -205,7 +205,7 @@ class Ordered(Transport):
             self.run.wake(self)
 
     def learn(self, clock: Sequence[int]) -> None:
-        """Let what has come before an event of another rank come before what this rank does from now on."""
+        """Order the events before an event of another rank before this rank's next events."""
         self.clock = [max(both) for both in zip(self.clock, clock, strict=True)]
 
     def tick(self) -> tuple[int, ...]:
@@ -254,7 +254,7 @@ class InPlace(Work):
 
     @property
     def done(self) -> bool:
-        """Whether it is found read: what has been read may be known, or not yet."""
+        """Whether it is found read: a read message may be known as read, or not yet."""
         sender, k = self._sender, self._receiver.rank
         sender.check_memory()
         choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
@@ -262,7 +262,7 @@ class InPlace(Work):
         return sender.run.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
-        """Wait until it is read. What has not been taken yet is copied, so that the wait ends: see `holds`."""
+        """Wait until it is read. A message not taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
         if self._read is None and message._receiver is None:

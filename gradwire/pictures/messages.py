@@ -9,8 +9,8 @@ from gradwire.core.records.events import PHASES
 from gradwire.core.records.tables import SERVER, applied, dropped
 
 SHARE_REDUCE, SHARE_ONLY = "share-reduce", "share-only"  # the tags of the halves of a ring all-reduce
-PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of what a server sends of x
-POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
+PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of a server's messages with x
+POSITION = "position"  # the tag of a server's first message to a worker that begins, or that has returned
 
 
 def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[int] = ()) -> pd.DataFrame:

@@ -220,7 +220,7 @@ def draw_sweep(frame: pd.DataFrame, others: Sequence[str], path: Path, given: st
 
 
 def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) -> None:
-    """Draw a line for each combination of the columns `others`: the first tells the colour, the rest the dashes.
+    """Draw a line for each combination of the columns `others`: the first sets the colour, the rest the dashes.
 
     Lines that are the same within 1 % are one, with both names.
     """

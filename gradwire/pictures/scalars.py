@@ -36,7 +36,7 @@ class Scalars(Observer):
         recorder.observers.append(self)
 
     def span(self, phase: str, seconds: float, op: str, nbytes: int, version_read: int, version_applied: int) -> None:
-        """Add up bytes and waits, and note what an update was applied to."""
+        """Add up bytes and waits, and note the version that an update was applied to."""
         if op == "send" and phase != EVALUATE:
             self._bytes += nbytes
         elif phase == "wait":
@@ -53,7 +53,7 @@ class Scalars(Observer):
         self._values["loss"].append(loss)
 
     def tick(self, step: int, lr: float, now: bool = False) -> None:
-        """Write what came in the interval before `step`, if it is over, or `now`. Raises RunFailed."""
+        """Write the scalars of the interval before `step`, if it is over, or `now`. Raises RunFailed."""
         seconds = self._recorder.clock() - self._t0
         if now or seconds >= _EVERY_S:
             found = {name: sum(values) / len(values) for name, values in self._values.items()}

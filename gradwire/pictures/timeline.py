@@ -127,7 +127,7 @@ def has_stale(events: pd.DataFrame) -> bool:
 def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = False) -> None:
     """Explain the colours of `phases` below all that is in `figure`, which must have layout="constrained".
 
-    `versions`: also what the numbers at the gradients mean.
+    `versions`: also explain the numbers at the gradients.
     """
     about = "3→5 on the server's lane: computed on version 3 of the parameters, applied to version 5; worker 1 on top"
     names = {"wait": "wait (← for rank)"}
@@ -150,7 +150,7 @@ def picture(run: Recorded, first_step: int, n_steps: int) -> Figure:
 
 
 def lane_names(roles: Sequence[str]) -> list[str]:
-    """Return what the lane of each rank is called."""
+    """Return the name of each rank's lane."""
     return [f"rank {rank} ({role})" for rank, role in enumerate(roles)]
 
 

@@ -70,7 +70,7 @@ def _begin() -> None:
 
 
 def in_parallel(pool: Executor, tasks: Mapping[Any, tuple[Callable[..., Any], Any]], what: str) -> dict[Any, Any]:
-    """Return what each of some calls, a function and its arguments, gives. Raises what the first raises that fails."""
+    """Return the results of calls, each a function and its arguments. Raises the error of the first that fails."""
     futures: dict[Future[Any], Any] = {
         pool.submit(function, *arguments): key for key, (function, arguments) in tasks.items()
     }

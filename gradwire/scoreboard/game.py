@@ -1,6 +1,6 @@
 """The game of the scoreboard: a GPT on text, trained by eight ranks in virtual time.
 
-What a run takes is counted here, not by the entry: its clock and the bytes that have passed the network's cards are
+The cost of a run is counted here, not by the entry: its clock and the bytes that have passed the network's cards are
 noted when rank 0 has the final parameters.
 """
 
@@ -47,7 +47,7 @@ _FULL, _AIM, _MOST_TRIES = 0.98, 0.99, 12  # of a budget
 
 @dataclass(frozen=True)
 class Played:
-    """What a run has left: its final parameters, virtual seconds, bytes sent; and its page, if it was asked for."""
+    """The result of a run: its final parameters, virtual seconds, bytes sent; and its page, if requested."""
 
     parameters: dict[str, Tensor]
     seconds: float
@@ -79,7 +79,7 @@ def gpt(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 @dataclass
 class Meter:
-    """What a run takes: the forward passes that are computed, and those that took time; its end; its bytes."""
+    """The cost of a run: the forward passes that are computed, and those that took time; its end; its bytes."""
 
     phases: Compute
     limit: float  # virtual seconds
@@ -96,7 +96,7 @@ class Meter:
         return self.phases(rank, phase, part)
 
     def note(self, model: nn.Module, _: object) -> None:
-        """Count a pass of the training; in the evaluation, which is the last thing, take down what the run has left."""
+        """Count a pass of the training; in the evaluation, which comes last, note the result of the run."""
         ranks = self.time.ranks
         if model.training:
             self.computed += 1

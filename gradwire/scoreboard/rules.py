@@ -1,4 +1,4 @@
-"""What the file of an entry may hold: the rules that are checked before it is imported.
+"""The rules for the file of an entry, which are checked before it is imported.
 
 They find mistakes and plain tricks, and are no sandbox: a person reads the file of a record too.
 """
@@ -154,7 +154,7 @@ def _wrong(node: ast.AST, known: set[str]) -> str:
                 return f"imports {module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
             for alias in node.names:
                 value = getattr(importlib.import_module(module), alias.name, None)
-                is_shared = hasattr(value, "cache_clear")  # what it returns, all ranks have
+                is_shared = hasattr(value, "cache_clear")  # all ranks have its result
                 if alias.name.startswith(_NO_NAMES) or is_shared or not (callable(value) or is_constant(value)):
                     return f"imports {alias.name} from {module}; it may import classes, functions and constants"
         case ast.Name(id=name) if hasattr(builtins, name) and name not in BUILTINS:

@@ -1,4 +1,4 @@
-"""What the scoreboard keeps: a JSON of each entry, from which records and the table of the page are made."""
+"""The files of the scoreboard: a JSON of each entry, from which records and the table of the page are made."""
 
 import itertools
 import json

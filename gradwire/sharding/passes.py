@@ -38,7 +38,7 @@ class BlockObserver:
 
 @singledispatch
 def on_blocks(replica: Replica, blocks: Sequence[Block], observer: BlockObserver) -> None:
-    """Tell `told` of the passes of the model and its blocks; not of those without gradients, which evaluate."""
+    """Call `told` for the passes of the model and its blocks, but not for those of evaluation, without gradients."""
     replica.is_watched = True
 
     def leave(block: Block, outputs: Any) -> None:

@@ -37,7 +37,7 @@ class Straggler(Observer):
     def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
         self._slowdown = Slowdown(factor, jitter, seed)
         self._times = 1.0  # of this pass
-        self._since = 0.0  # what was computed when it began, or went on
+        self._since = 0.0  # the computation done when it began, or went on
         self.transport = transport
 
     @property

@@ -74,13 +74,13 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
 
 
 def calibrated_handling(options: Options) -> Handling:
-    """Return what was measured on this machine for a message, now or in an earlier run. Raises RunFailed."""
+    """Return the cost of a message on this machine, measured now or in an earlier run. Raises RunFailed."""
     about = {"messages": "gloo", "torch": torch.__version__, "cpu": machine()["cpu"]}
     return handling_of(_kept(options, about, measure_handling))
 
 
 def _kept(options: Options, about: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return what the run's folder has kept about something; if it has nothing, measure and keep it."""
+    """Return the measurement kept in the run's folder under `about`; if there is none, measure and keep it."""
     path, key = Path(options.results_dir) / CALIBRATION, json.dumps(about)
     try:
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

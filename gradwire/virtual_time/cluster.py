@@ -170,7 +170,7 @@ class ClusterOptions(NetworkOptions):
         return {"cores": self.cores, "copying": copying}
 
     def check_compute(self) -> None:
-        """Check what a step is said to take. Raises UsageError."""
+        """Check the seconds of a step. Raises UsageError."""
         if self.cores is not None and not 1 <= self.cores <= 1_000_000:
             raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
         if self.copying is not None:
@@ -198,7 +198,7 @@ def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict
 
 
 def handling(cluster: ClusterOptions, options: Options) -> Handling | None:
-    """Return what a message takes of a rank's core; None: nothing. Raises UsageError, RunFailed."""
+    """Return the core time that messages take; None: none. Raises UsageError, RunFailed."""
     if not cluster.is_calibrated:
         return None
     found = calibrated_handling(options)

@@ -36,7 +36,7 @@ _MEAN = (
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
-_LOOK_S = 0.3  # between two looks at how far a run is
+_LOOK_S = 0.3  # between two updates of the progress bar
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class DryRun:
         return max(ends) - min(ends) <= 0.001 * self.seconds
 
     def figures(self) -> dict[str, Any]:
-        """Return what a sweep shows."""
+        """Return the columns of a sweep."""
         return {
             "workers": self.options.roles.count("worker"),
             "seconds_a_step": self.seconds,
@@ -117,7 +117,7 @@ class DryRun:
 
     @property
     def counted(self) -> list[MemoryUse]:
-        """What was counted of each rank's memory, with --memory."""
+        """The counted memory of each rank, with --memory."""
         return [result.memory for result in self.results if result.memory]
 
 
@@ -279,7 +279,7 @@ def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) ->
 
 
 def _check_options(options: Options, parameters: float | None, steps: int | None, layers: int) -> None:
-    """Find what has no meaning where nothing is trained. Raises UsageError."""
+    """Reject options that have no meaning without training. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
         own = name in {field.name for part in (options.strategy, options.codec) for field in dataclasses.fields(part)}

@@ -1,4 +1,4 @@
-"""Whether a model fits: the memory of a rank in closed form, beside what was counted, and the smallest N."""
+"""Whether a model fits: the memory of a rank in closed form, beside the counted memory, and the smallest N."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def footprint(options: Options, sizes: Sizes, role: str, n_gpus: int) -> dict[st
 
 
 def summary(options: Options, sizes: Sizes, uses: Sequence[MemoryUse]) -> str:
-    """Return tables of what the ranks of each role hold: in closed form, and as counted on the one with the most."""
+    """Return tables of the memory of each role: in closed form, and as counted on its rank with the most."""
     texts = []
     for role in dict.fromkeys(options.roles):
         use = max((use for use, of in zip(uses, options.roles, strict=True) if of == role), key=lambda use: use.peak)

@@ -35,7 +35,7 @@ class Death:
 
 @dataclass
 class VirtualTime:
-    """A cluster, and what happens in it: `launch` runs ranks there.
+    """A cluster in virtual time: `launch` runs ranks on it.
 
     `seconds(rank, phase, part)` is the time that a rank needs for a phase of a step, `part` of it being done.
     """

@@ -1,4 +1,4 @@
-"""Models on torch's meta device, which have sizes and no elements: how long their vectors are, what a step computes."""
+"""Models on torch's meta device, which have sizes and no elements: the lengths of their vectors, a step's operations."""
 
 import warnings
 from typing import Any
@@ -17,7 +17,7 @@ from gradwire.options import Options
 from gradwire.virtual_time.calibration import flops_of
 from gradwire.virtual_time.steps import Sizes
 
-IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
+IMAGES, CLASSES = (3, 224, 224), 1000  # the input and classes of a model by name
 
 
 def build(options: Options) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A network of machines in numbers: what a message shares, and when it arrives.
+"""A network of machines in numbers: the cards that messages share, and the time when they arrive.
 
 Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes the
 cards of its path, first its sender's, last its receiver's, and shares them with others as `sharing.py` says. Alone it

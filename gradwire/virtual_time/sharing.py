@@ -24,7 +24,7 @@ from gradwire.networks.card import Card
 
 
 class Agenda(Protocol):
-    """What World has: the time, and what happens later."""
+    """The part of `World` that cards use: the time, and later events."""
 
     time: float
 
@@ -34,7 +34,7 @@ class Agenda(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """A message from one rank to another: the cards of its path, and what happens on its way.
+    """A message from one rank to another: the cards of its path, and the callbacks on its way.
 
     `left` is called with the time at which its last byte has passed the first card, `arrive` when it has arrived.
     """

@@ -33,7 +33,7 @@ class Sizes:
     parameters: int
     buffers: int = 0
     tensors: Layout | None = None  # of the parameters, where they are known
-    shares: tuple[float, ...] = (1.0,)  # of each tensor in what a pass computes
+    shares: tuple[float, ...] = (1.0,)  # of each tensor in the operations of a pass
 
     @property
     def layout(self) -> Layout:
@@ -56,7 +56,7 @@ class StepsJob:
 
 @dataclass(frozen=True)
 class Steps:
-    """What one rank returns: when its steps began, each of a worker's ended, and all; what it sent meanwhile."""
+    """The result of one rank: when its steps began, each of a worker's ended, and all; the bytes sent meanwhile."""
 
     begun: float
     ends: tuple[float, ...]
@@ -91,7 +91,7 @@ class HollowReplica(Replica):
         self._on_gradient, self.is_watched = call, True
 
     def tell_of(self, blocks: Sequence[Block], observer: BlockObserver) -> None:
-        """Tell `told` of the passes of these blocks."""
+        """Call `told` for the passes of these blocks."""
         self._blocks, self._observer = blocks, observer
 
     def forward(self, autocast: bool) -> None:

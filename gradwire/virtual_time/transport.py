@@ -120,7 +120,7 @@ class Simulated(SimulatedRank):
         return message
 
     def _look(self, src: int) -> bool:
-        if src == ANY:  # what a single rank has sent keeps its order: there is nothing to choose
+        if src == ANY:  # messages of a single rank keep their order: there is nothing to choose
             self.catch_up()
         return src == ANY
 

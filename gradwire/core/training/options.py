@@ -232,7 +232,7 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
             return None
         return schedule(self.lr_schedule, self.epochs * n_samples, round(self.warmup * n_samples))
 
-    # What a panel may say otherwise
+    # Overridable by a panel
 
     @property
     def optimizer_momentum(self) -> float:
@@ -265,7 +265,7 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
 
 if TYPE_CHECKING:
     Panel: TypeAlias = CoreOptions
-    """What a panel derives from: it is mixed into the options of a run, whose members it may use and override."""
+    """The base class of panels: a panel is mixed into the options of a run, whose members it may use and override."""
 else:
     Panel = object
 

@@ -26,7 +26,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
     Under torchrun and mpirun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar,
     no summary.
     `launcher`: how the ranks are started, by default as this process was.
-    Raises UsageError for what the user can cure, RunFailed when a rank fails.
+    Raises UsageError for errors that the user can cure, RunFailed when a rank fails.
     """
     launcher = launcher or find_launcher(options.launcher, options.scheduler)
     options = resolve(options, launcher)

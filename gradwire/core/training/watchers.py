@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Does nothing at each moment but what a subclass says. Raises RunFailed if that fails."""
+    """Callbacks that are no-ops unless a subclass overrides them. They raise RunFailed on failure."""
 
     name: ClassVar[str] = ""
     """By which the launching process finds what `end_run` returns."""

@@ -1,4 +1,4 @@
-"""What a folder beside the core adds to every run: its options, their checks, its watchers and its records."""
+"""Wings: the options, checks, watchers and records that a folder beside the core adds to every run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ class Record:
     files: dict[str, bytes] = field(default_factory=dict)  # beside the usual ones, by their paths
 
     def found(self, watcher: str) -> dict[int, Any]:
-        """Return what the watcher of this name has found, by rank."""
+        """Return the results of the watcher of this name, by rank."""
         return {result.rank: result.found[watcher] for result in self.results if watcher in result.found}
 
 
@@ -65,7 +65,7 @@ class Wing:
         """Add to the records what its watchers have found."""
 
     def summary(self, options: Any, facts: Mapping[str, Any]) -> list[str]:
-        """Return lines of the summary, given what was recorded."""
+        """Return lines of the summary, from the record."""
         return []
 
     def conclude(self, options: Any, facts: Mapping[str, Any], quiet: bool) -> None:

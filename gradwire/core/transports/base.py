@@ -95,7 +95,7 @@ class Transport(ABC):
         """
         return timing.at_intervals(self.timeout / 4, tell)
 
-    # What each kind of transport does
+    # Implemented by each kind of transport
 
     @abstractmethod
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -127,13 +127,13 @@ class Transport(ABC):
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
-        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something.
+        """Move messages that have arrived from `src` (or ANY) to the inbox; wait at most `seconds` for one.
 
         `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
         """
 
     def _look(self, src: int) -> bool:
-        """Move what has arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed.
+        """Move messages that have arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed.
 
         Return whether there may have been something.
         """
@@ -155,7 +155,7 @@ class Transport(ABC):
         """Whether a dead rank may yet be started again."""
         return False
 
-    # What a strategy calls
+    # Called by strategies
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
         """Send `value`, and the number `n` (an int64, or a float) beside it, to rank `dst` and return at once.

@@ -61,7 +61,7 @@ class Peer:
         for fd in (self.source, self.sink):
             os.set_blocking(fd, False)
         self._partial = bytearray()  # read, but not yet a whole frame
-        self.backlog: deque[memoryview] = deque()  # what the pipe has not taken yet
+        self.backlog: deque[memoryview] = deque()  # bytes that the pipe has not taken yet
         self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
         self.tickets = 0  # of the messages that it was to read in this rank's memory
         self.unreleased: set[int] = set()  # those of them that it may still read
@@ -70,7 +70,7 @@ class Peer:
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._stage: Stage | None = None  # for short messages to it
         self._stage_from: float = _OFTEN  # messages that it was to read in place
-        self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
+        self._freed = 0  # slots of the peer's stage that are free again, not yet reported to it
         self._connections = (inbound, outbound)
 
     def hand_over(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
@@ -118,7 +118,7 @@ class Peer:
         return found
 
     def write(self, data: bytes) -> None:
-        """Send a frame: what the pipe does not take at once waits for `flush`."""
+        """Send a frame; bytes that the pipe does not take at once wait for `flush`."""
         if not self.open:
             return
         if self.backlog:
@@ -228,7 +228,7 @@ class Peer:
         return start
 
     def lose(self, died: bool) -> None:
-        """Expect nothing more of the peer. One that has closed may still read what was written to it so far."""
+        """Expect nothing more of the peer. A peer that has closed may still read earlier messages."""
         if self.open:
             self.poller.unregister(self.source)
         self.open = False

@@ -1,4 +1,4 @@
-"""A receive that may find nothing, where that decides the result of a run: what it finds is noted, and replayed."""
+"""A receive that may find nothing, where that decides the result of a run: it notes its results for a replay."""
 
 from contextlib import suppress
 

@@ -45,7 +45,7 @@ from gradwire.core.transports.peer import (
 from gradwire.core.transports.pipes import RETURNED, Endpoint
 from gradwire.core.transports.staging_buffer import fits
 
-_SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
+_SPIN_S = 1e-4  # seconds: several times as long as waking a process
 _DELIVERED = Delivered()
 _COPIED = 0, None  # in place of the number and the vector of an allocation
 _REST = 20  # times as long as the core was away, this rank does not offer it again
@@ -66,7 +66,7 @@ class SharedMemory(Transport):
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         self._waited_briefly = True
         self._sleeps_until = 0.0 if hasattr(os, "sched_yield") else math.inf  # without looking again before
-        self.deaths = endpoint.deaths.fileno()  # on which the launcher tells of deaths
+        self.deaths = endpoint.deaths.fileno()  # on which the launcher reports deaths
         os.set_blocking(self.deaths, False)
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
         self._anybody = select.poll()
@@ -140,7 +140,7 @@ class SharedMemory(Transport):
         if number not in peer.handed:
             peer.handed.add(number)
             peer.hand_over(BUFFER, buffer, number=number)
-        if peer.open:  # else it is dead, and what it sent before is still held back
+        if peer.open:  # else it is dead, and its last messages are still held back
             peer.unreleased.add(ticket)
         peer.write(data)
         return InPlace(self, dst, peer, ticket), nbytes
@@ -163,7 +163,7 @@ class SharedMemory(Transport):
         self.link.happen(timing.now())
 
     def _move(self, src: int, seconds: float) -> bool:
-        """Take in what has come from `src` (or ANY); wait at most `seconds` for something. Return whether it came."""
+        """Read messages from `src` (or ANY); wait at most `seconds` for one. Return whether any came."""
         from_one = self._peers.get(src)
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         if from_one and from_one.open and not waiting and self._look_at(from_one, seconds):
@@ -258,7 +258,7 @@ class SharedMemory(Transport):
                 self._after_its_messages(peer, partial(self.inbox.news.append, PeerReturned(peer)))
             elif peer in self._peers:
                 while self._peers[peer].open and self._peers[peer].read_frames():
-                    pass  # what it sent before it died comes first
+                    pass  # messages that it sent before it died come first
                 self.ended(self._peers[peer], DIED)
 
     def ended(self, peer: Peer, why: str) -> None:

@@ -8,7 +8,7 @@ from gradwire.core.transports.inbox import Tags
 
 
 class _Among:
-    """What a collective calls of the `Transport` beneath."""
+    """The methods of `Transport` that a collective calls, on the transport beneath."""
 
     def __init__(self, transport: Transport, ranks: Sequence[int]) -> None:
         self._transport, self._ranks = transport, ranks

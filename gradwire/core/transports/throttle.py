@@ -1,4 +1,4 @@
-"""What a transport may know of its network, and what may hold its messages back."""
+"""The known rates of a transport's network, and links that hold its messages back."""
 
 import math
 from collections.abc import Callable

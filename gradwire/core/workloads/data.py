@@ -1,4 +1,4 @@
-"""What a loaded data set is: two splits, in memory or decoded on demand, which give normalised batches."""
+"""Loaded data sets: two splits, in memory or decoded on demand, which give normalised batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

@@ -60,7 +60,7 @@ class Loader:
     def piece(self, i: int, k: int) -> tuple[Tensor, Tensor]:
         """Return piece `k` of step `i`, as `Data.fetch` does. Raises UsageError, RunFailed.
 
-        Quick where steps are taken one after the other. After a jump, what was fetched in vain is thrown away.
+        Quick where steps are taken one after the other. After a jump, it discards batches fetched in vain.
         """
         if (i, k) not in self._requested:
             self._due = (i, k)

@@ -23,7 +23,7 @@ _TAKEN = ("loss", "epoch", "step", "seconds", "bytes", "checkpoint", "id")  # co
 
 
 class Outcome(NamedTuple):
-    """What a batch gives: loss and scores are means over `n`."""
+    """The loss and the scores of a batch, means over `n`."""
 
     loss: Tensor
     n: int
@@ -142,7 +142,7 @@ def first_of(n: int) -> torch.Tensor:
 def check(task: Task, model: nn.Module, model_name: str, data: Data, dtype: torch.dtype) -> int:
     """Call the task on two samples of each split, as in training and as in evaluation.
 
-    Return how many of what the loss is a mean of a sample has, as far as these show. Raises UsageError.
+    Return how many terms of the loss a sample has, as far as these samples show. Raises UsageError.
     """
     model.eval()
     first = first_of(data.n_train)

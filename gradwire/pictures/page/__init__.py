@@ -158,7 +158,7 @@ def _columns(spans: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of TYPES, compressed as text, with the names that the numbers of tags and lines stand for."""
     tag, tags = pd.factorize(spans["tag"])
     line, lines = pd.factorize(spans["line"])
-    message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 remains what it is
+    message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 stays -1
     phase, op = spans["phase"].map(CODE), spans["op"].map(OP)
     numbers = spans.assign(tag=tag, line=line, message=message, phase=phase, op=op)
     raw = b"".join(numbers[name].to_numpy(kind).tobytes() for name, kind in TYPES.items())

@@ -120,9 +120,7 @@ def curves(rows: Rows, codecs: Rows) -> Figure:
         panels.append(("seconds", "virtual seconds", rate_of(gbit), _at(rows, codecs, gbit)))
     last, others = grid[0, 2], [*grid[0, :2], *grid[1]]
     for axes, (x, label, title, of) in zip(others, panels, strict=True):
-        sent = of[of.groupby("name")[x].transform("max") > 0].assign(
-            across=lambda table, x=x: table[x]
-        )  # for a logarithm
+        sent = of[of.groupby("name")[x].transform("max") > 0].assign(across=lambda table, x=x: table[x])  # for log axes
         means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", "across"]].mean()
         lines(axes, means, "across", "accuracy", COLOURS, "epoch")
         if x != "epoch":

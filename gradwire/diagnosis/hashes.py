@@ -1,4 +1,4 @@
-"""The values by which `gradwire.diagnosis.why` compares runs: of each step, hashes of a rank's batch, parameters and gradients.
+"""The input of `gradwire.diagnosis.why`: for each step, hashes of a rank's batch, parameters and gradients.
 
 Of each tensor a hash of all bytes is kept, its norm, and the values of some elements, spread over it: a hash says
 whether two runs differ, the elements say how, and the norm bounds the differences of the other elements. All are as

@@ -1,4 +1,4 @@
-"""Models on torch's meta device, which have sizes and no elements: the lengths of their vectors, a step's operations."""
+"""Models on torch's meta device, which have sizes and no elements: the lengths of their vectors, and operations."""
 
 import warnings
 from typing import Any

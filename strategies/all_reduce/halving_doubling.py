@@ -23,7 +23,7 @@ from strategies.collectives import folded
 def halving_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    No barrier is needed: a partner sends a sum back after it has read what it was sent. Raises PeerLost, WaitTimeout.
+    No barrier is needed: a partner sends a sum back after it has read its message. Raises PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     return halve_and_double(vector, transport, n, [(r ^ 1 << k, r >> k & 1) for k in range(N.bit_length() - 1)])
@@ -53,7 +53,7 @@ def halve_and_double(vector: torch.Tensor, transport: Transport, n: int, rounds:
 
 @dataclass(kw_only=True)
 class HalvingDoubling(AllReduceSGD):
-    """In log2 N rounds, partners exchange halves of what each still sums; then they send back the sums."""
+    """In log2 N rounds, partners exchange halves of the part that each still sums; then they send back the sums."""
 
     def cost(self, kind: str | None = None) -> Cost:
         """2 L rounds of p ranks; the others of a pair send a vector and get one."""

@@ -1,4 +1,4 @@
-"""What an all-reduce is expected to take in closed form, at one switch and on racks; and which are worth comparing."""
+"""The time of an all-reduce in closed form, at one switch and on racks; and which all-reduces are worth comparing."""
 
 from math import log2, sqrt
 from typing import TYPE_CHECKING, Any, cast

@@ -49,7 +49,7 @@ class RecursiveDoubling(AllReduceSGD):
         )
 
     def memory(self, role: str) -> Footprint:
-        """What comes has a vector of its own."""
+        """Received vectors have memory of their own."""
         return Footprint(other="P")
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

@@ -2,7 +2,7 @@
 
 See arXiv 2304.05301. An all-gather is made by matching: see `matching.py`. Reduce-scatter is the all-gather of the
 network with its links turned round, backwards in time: what fans out there comes together here. Of many of each, which
-differ in what was drawn at random, the fastest is taken.
+differ in their random draws, the fastest is taken.
 
 Any N. Every rank gets N - 1 chunks in each half.
 """
@@ -89,7 +89,7 @@ class Synthesised(AllReduceSGD):
     """An all-reduce that is made for --network, by matching idle links and chunks; by default all ranks are linked."""
 
     traits = replace(AllReduceSGD.traits, ranks=(1, 128))  # of more: minutes
-    plans_for_network: ClassVar[bool] = True  # what it does depends on --network
+    plans_for_network: ClassVar[bool] = True  # its messages depend on --network
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums: where all are linked, at a time."""

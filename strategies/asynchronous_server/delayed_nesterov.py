@@ -17,7 +17,7 @@ class DelayedNesterov:
         self._eta, self._beta, self._M = eta, beta, M
 
     def add(self, x: torch.Tensor, d: torch.Tensor) -> None:
-        """Add a push d [n] to x [n]. Meanwhile m has beta m and what was added of the M pushes."""
+        """Add a push d [n] to x [n]. Meanwhile m has beta m and the sum of the pushes so far."""
         x.add_(d, alpha=self._eta / self._M)
         if self.pushes % self._M == 0:
             self.m.mul_(self._beta)

@@ -55,7 +55,7 @@ class ElasticAveraging(PushFetch):
         return self.tau
 
     def weight(self, workers: int) -> Weight | str:
-        """Not known: x~ and x_k share what they hold anew in each exchange."""
+        """Not known: each exchange mixes x~ and x_k anew."""
         return "what a gradient adds to the centre depends on all exchanges that follow"
 
     def setup(self) -> None:

@@ -17,7 +17,7 @@ from gradwire.core.transports.base import Message
 
 @dataclass(kw_only=True)
 class PushFetch(Served, ABC):
-    """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
+    """The server's side, and the worker's requests. The algorithm defines the pushes, and their effect on x.
 
     The staleness of a push: how many versions others have made between the worker's last fetch and the moment when
     its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
@@ -35,7 +35,7 @@ class PushFetch(Served, ABC):
 
     @abstractmethod
     def push(self, tag: str = "push") -> None:
-        """Send what the server is to add, with `send`; for the last time in an epoch with another tag."""
+        """Send the movement for the server to add, with `send`; the last of an epoch has another tag."""
 
     @abstractmethod
     def take(self, parameters: Message) -> None:
@@ -67,7 +67,7 @@ class PushFetch(Served, ABC):
         self.reply()
 
     def add(self, push: Message) -> None:
-        """x <- x + what was pushed."""
+        """x <- x + the pushed movement."""
         if push.n:
             with self.transport.recorder.phase("update"):
                 self.move(push.vector)

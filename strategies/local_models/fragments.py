@@ -1,4 +1,4 @@
-"""Ranks whose models are averaged in fragments, which take turns: what these strategies share.
+"""The base of strategies whose ranks average their models in fragments, which take turns.
 
 The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn, and is sent, if
 (t - o_p) mod H = 0, with o_p = floor(p H / P). With `--strided` p is the blocks p, p + P, p + 2 P ..., and each of them
@@ -6,7 +6,7 @@ is sent, and used, by itself: most of it lies far from the end of the model whos
 needed first.
 
 A fragment is updated and sent in the backward pass, when its gradients are complete; with `--clip_norm`, and with
-optimizers that cannot update a part of x, after it. What came is used before its first block's next forward pass.
+optimizers that cannot update a part of x, after it. A received sum is used before its first block's next forward pass.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ class Fragmented(Drifting, BlockObserver, ABC):
 
     @abstractmethod
     def fill(self, fragment: Fragment, n: int) -> None:
-        """Put into the sum what this rank sends of a fragment that is updated, of n samples."""
+        """Put this rank's part of an updated fragment, of n samples, into the sum."""
 
     @abstractmethod
     def use(self, fragment: Fragment) -> None:

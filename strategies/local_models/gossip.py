@@ -61,7 +61,7 @@ class Gossip(Drifting):
         self.replica.zero_grad()
 
     def mix(self, t: int) -> None:
-        """x_k <- the mean of x_k and of what the neighbours of step t have."""
+        """x_k <- the mean of x_k and of the x of the neighbours of step t."""
         x, transport = self.replica.x, self.transport
         sources, destinations = neighbours(self.topology, transport.rank, transport.world_size, t)
         sent = [transport.isend(x, k, "x") for k in destinations]

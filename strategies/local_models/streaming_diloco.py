@@ -56,7 +56,7 @@ class StreamingDiLoCo(Fragmented):
         return Cost(worker=Traffic(f"2 (N - 1) {rings} / local_steps", "2 (N - 1) P / N / local_steps"))
 
     def memory(self, role: str) -> Footprint:
-        """The mean, x0 and its momentum, and the sums; if eager, what this rank has sent."""
+        """The mean, x0 and its momentum, and the sums; if eager, the vectors this rank has sent."""
         state = "S" if self.outer_momentum == 0 else "S + P"
         return Footprint(optimizer_state=state, other="4 P" if self.eager else "3 P")
 

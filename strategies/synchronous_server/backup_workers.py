@@ -94,7 +94,7 @@ class BackupWorkers(Served):
     def close_step(self) -> None:
         """With W - b gradients: x <- optimizer(x, their mean). Send x to the workers that do not wait for the step."""
         W = len(self.transport.peers)
-        there_may_be = len(self.workers.present | self.on_time.keys())  # also what a worker sent before it died
+        there_may_be = len(self.workers.present | self.on_time.keys())  # also gradients of workers that died since
         if self.on_time and len(self.on_time) >= min(W - self.n_backup, there_may_be):
             # The gradients that come later were computed for this step too.
             self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))

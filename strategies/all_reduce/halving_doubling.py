@@ -53,7 +53,7 @@ def halve_and_double(vector: torch.Tensor, transport: Transport, n: int, rounds:
 
 @dataclass(kw_only=True)
 class HalvingDoubling(AllReduceSGD):
-    """In log2 N rounds, partners exchange halves of the part that each still sums; then they send back the sums."""
+    """In log2 N rounds, partners exchange halves of what each still sums; then they send back the sums."""
 
     def cost(self, kind: str | None = None) -> Cost:
         """2 L rounds of p ranks; the others of a pair send a vector and get one."""

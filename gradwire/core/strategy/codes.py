@@ -45,7 +45,7 @@ class Coder(Protocol):
         """Begin anew with sender k, which was started again."""
 
     def mean(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
-        """Replace `vector` on every rank by the mean of what all send for theirs; return the sum of their `n`."""
+        """Replace `vector` on every rank by the mean of all ranks' decoded codes; return the sum of their `n`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each codec."""
@@ -55,7 +55,7 @@ class Coder(Protocol):
 
 
 class CodecFactory(Protocol):
-    """Makes what codes the gradients of a run."""
+    """Makes the coders of the gradients of a run."""
 
     def begin(self, replica: Replica, transport: Transport, dense: float, sends: bool) -> Coder:
         """Begin on one rank; `dense`: the bytes that it would send in place of a code; `sends`: whether it does."""

@@ -41,7 +41,7 @@ from gradwire.core.strategy.workers import SERVER
 class DGS(Served):
     """An asynchronous server; both ways only the largest elements travel, momentum being kept by the workers (DGS).
 
-    The model is the server's x. Each worker's x_k lacks what was not sent yet, also from one epoch to the next.
+    The model is the server's x. Each worker's x_k lacks the elements not sent yet, also from one epoch to the next.
     """
 
     density: float = 0.01
@@ -155,7 +155,7 @@ class DGS(Served):
         return self.codes.encode(end, x) if self.downlink else end.send_whole(x)
 
     def known_models(self) -> Mapping[int, torch.Tensor]:
-        """Return w_k of each worker k: x_k is what it was sent."""
+        """Return w_k of each worker k, which equals its x_k."""
         return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
 
     # The model: the server's x, which a worker gets when an epoch ends

@@ -1,4 +1,4 @@
-"""What makes an optimizer, and what is found out of it by trying it out."""
+"""Factories of optimizers, and properties of an optimizer that a trial step reveals."""
 
 import inspect
 import sys
@@ -18,9 +18,9 @@ Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 @dataclass(frozen=True)
 class ByTensor:
-    """An optimizer that is given the tensors of the model, as views of x with their shapes, and their layout.
+    """A factory of an optimizer of the model's tensors: views of x with their shapes, and their layout.
 
-    `name`: what messages call it.
+    `name`: its name in messages.
     """
 
     make: Callable[[Layout, list[Any]], torch.optim.Optimizer]

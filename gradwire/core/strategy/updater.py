@@ -24,7 +24,7 @@ Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 
 def optimizer_of(kind: type[Made], make: OptimizerFactory, why: str, cure: str) -> Made:
-    """Return the optimizer of one element, for whom its kind matters. Raises UsageError for another `kind`."""
+    """Return the optimizer of one element, to read its options. Raises UsageError if it is not a `kind`."""
     made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
     if not isinstance(made, kind):
         raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
@@ -220,7 +220,7 @@ class Updater:
         return nbytes_of(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
+        """Return the optimizer's state and the counts, copied: training on does not change them."""
         counts = {"version": self.version, "samples": self.samples, "processed": self.processed}
         sizes = {"sizes": self.sizes} if self._is_cut else {}
         return {"optimizer": deepcopy(self.optimizer.state_dict()) | sizes, **counts}

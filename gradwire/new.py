@@ -10,7 +10,7 @@ The families are the folders of strategies/. The files are written into this clo
 import keyword
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -22,8 +22,7 @@ from gradwire.arguments import read_options
 from gradwire.core.records.atomic import write_together
 from gradwire.core.records.errors import UsageError, one_of
 from gradwire.ending import run_command
-from gradwire.strategies import FAMILIES
-from gradwire.strategies import HOMES as STRATEGIES
+from gradwire.strategies import FAMILIES, HOMES, STRATEGIES
 
 _PROJECT = Path(__file__).resolve().parents[1]
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -79,18 +78,22 @@ def check(settings: Settings) -> None:
         one_of(settings, "family", families)
     elif settings.family is not None:
         raise UsageError(f"--family {settings.family}: codecs have none; leave it out")
-    if settings.class_name in _exported(what):
+    names, classes = _taken(what)
+    if name in names:
+        raise UsageError(f"{what} {name}: exists; take another name")
+    if settings.class_name in classes:
         raise UsageError(f"{what} {name}: there is a class {settings.class_name}; take another name")
     if not (_PROJECT / "tests").is_dir():
         raise UsageError(f"{what} {name}: {_PROJECT} is no clone of the repository; run this in one")
 
 
-def _exported(what: str) -> Sequence[str]:
+def _taken(what: str) -> tuple[Collection[str], Collection[str]]:
+    """Return the names on the command line, and those that the package exports."""
     if what == "strategy":
-        return list(STRATEGIES)
-    from gradwire.compression import HOMES as CODECS
+        return STRATEGIES, HOMES
+    from gradwire import compression
 
-    return list(CODECS)
+    return compression.CODECS, compression.HOMES
 
 
 def files(settings: Settings) -> dict[str, str]:

@@ -55,22 +55,24 @@ def test_it_says_what_it_wrote_and_what_comes_next(clone: Path) -> None:
         (f"strategy {LONGEST}s --family all_reduce", "has 31 characters; take at most 30"),
         ("strategy my_ring", "give its --family too, one of synchronous_server,"),
         ("strategy my_ring --family ring", "--family ring: unknown; there are synchronous_server,"),
-        ("strategy swing --family lock_free", "there is a class Swing; take another name"),
+        ("strategy swing --family lock_free", "strategy swing: exists; take another name"),
+        ("strategy easgd --family all_reduce", "strategy easgd: exists; take another name"),  # ElasticAveraging
+        ("strategy elastic_averaging --family lock_free", "there is a class ElasticAveraging; take another name"),
         ("strategy traits --family lock_free", "there is a class Traits; take another name"),
         ("codec my_code --family lock_free", "--family lock_free: codecs have none; leave it out"),
-        ("codec powersgd", "powersgd.py exists; take another name"),
-        ("codec sign", "there is a class Sign; take another name"),
+        ("codec base", "base.py exists; take another name"),
+        ("codec sign", "codec sign: exists; take another name"),
         ("layer mine", "invalid choice 'layer'"),
         ("strategy", "Missing from"),
     ],
 )
 def test_what_cannot_be_written_gets_one_line(clone: Path, arguments: str, expected: str) -> None:
-    (clone / "gradwire" / "compression" / "powersgd.py").touch()
+    (clone / "gradwire" / "compression" / "base.py").touch()
     code, output = said_by(lambda: new.main(arguments.split()))
     assert code == 2
     assert expected in output
     assert output.count("\n") == 1
-    assert written(clone) == ["gradwire/compression/powersgd.py"]
+    assert written(clone) == ["gradwire/compression/base.py"]
 
 
 def test_nothing_is_half_written(clone: Path) -> None:

@@ -28,7 +28,7 @@ class OrderedScript(ScriptOptions):
 
 def is_script(given: Sequence[str]) -> bool:
     """Return whether a command line names a script of the user's."""
-    return any(one == "--script" or one.startswith("--script=") for one in given)
+    return any(argument == "--script" or argument.startswith("--script=") for argument in given)
 
 
 def explore_script(given: Sequence[str], description: str) -> None:

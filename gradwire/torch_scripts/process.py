@@ -21,7 +21,7 @@ _CONTEXT: Any = multiprocessing.context._default_context
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """Return (owner, name, value) of what is replaced while a script runs."""
+    """Return (owner, name, value) of each attribute that is replaced while a script runs."""
     ns = 10**9
     return [
         (time, "time", _clock(time.time)), (time, "time_ns", _clock(time.time_ns, ns)),

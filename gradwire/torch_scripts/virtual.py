@@ -48,7 +48,7 @@ class Cluster(Engine[VirtualRank]):
             self._join(self.meet(pending, call), rank, pending, call)
         elif call.is_sent:
             self.sends.append(pending)
-            if receive := next((one for one in self.receives if pending.fits(one)), None):
+            if receive := next((other for other in self.receives if pending.fits(other)), None):
                 self._carry(pending, receive, rank.clock)
         else:
             self.receives.append(pending)

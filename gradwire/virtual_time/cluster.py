@@ -1,4 +1,4 @@
-"""The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
+"""The cluster of a simulation: its network, the seconds that its ranks compute, and the deaths of ranks."""
 
 import dataclasses
 import re
@@ -36,7 +36,7 @@ _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least,
 
 
 def with_link(options: Options) -> Options:
-    """Return the options with a simulation's bandwidth and latency where none is given. Raises UsageError."""
+    """Return the options with a simulation's default bandwidth and latency where unset. Raises UsageError."""
     if options.network is None:
         bandwidth, latency = options.bandwidth or BANDWIDTH, options.latency or LATENCY
         return dataclasses.replace(options, bandwidth=bandwidth, latency=latency)
@@ -128,12 +128,12 @@ class ClusterOptions(NetworkOptions):
         return self.compute is None and self.flops is None
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
-        """Return who dies when. Raises UsageError."""
+        """Return the deaths of --kill. Raises UsageError."""
         deaths: list[Death] = []
         if self.kill and self.cores is not None:
             raise UsageError("--kill: the cores of --cores do not notice a death; leave one out")
         if self.kill and not strategy.traits.workers_may_die:
-            able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
+            able = [name for name, other in STRATEGIES.items() if other.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
@@ -154,7 +154,7 @@ class ClusterOptions(NetworkOptions):
         return deaths
 
     def given_seconds(self, count: Callable[[], dict[str, float]]) -> dict[str, float] | None:
-        """Return the seconds of each phase of a step, where they are given; `count` the operations of its passes."""
+        """Return the seconds of each phase of a step, if options set them; `count` returns its passes' operations."""
         if self.compute is not None:
             step = seconds(self.compute)
             phases = {"forward": step / 3, "backward": step * 2 / 3}
@@ -170,7 +170,7 @@ class ClusterOptions(NetworkOptions):
         return {"cores": self.cores, "copying": copying}
 
     def check_compute(self) -> None:
-        """Check what a step is said to take. Raises UsageError."""
+        """Check the seconds of a step. Raises UsageError."""
         if self.cores is not None and not 1 <= self.cores <= 1_000_000:
             raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
         if self.copying is not None:
@@ -204,7 +204,7 @@ def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict
 
 
 def handling(cluster: ClusterOptions, options: Options) -> Handling | None:
-    """Return what a message takes of a rank's core; None: nothing. Raises UsageError, RunFailed."""
+    """Return the core time that messages take; None: none. Raises UsageError, RunFailed."""
     if not cluster.is_calibrated:
         return None
     found = calibrated_handling(options)

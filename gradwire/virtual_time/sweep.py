@@ -36,14 +36,14 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs, combinations, left_out = _carried(given, combinations)  # before the first starts: none is wrong
     if chosen.fits_gb is not None:
-        models = [(options, sizes_of(options, one.parameters, one.layers)) for options, one in runs]
+        models = [(options, sizes_of(options, simulated.parameters, simulated.layers)) for options, simulated in runs]
         print(footprints.table(combinations, models, chosen.fits_gb))
         return
     folder = Path(runs[0][0].results_dir)
     check_writable_by("results_dir", folder)
     rows = []
-    for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
-        rows.append({"strategy": options.strategy.name, **one, **run_or_time(options, chosen, quiet=True).figures()})
+    for values, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
+        rows.append({"strategy": options.strategy.name, **values, **run_or_time(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
     print(over_seeds(frame, axes).to_string(index=False, float_format=short))
     if note := _note_on_batches(combinations, [options for options, _ in runs]):
@@ -102,7 +102,7 @@ def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
 def _carried(
     given: Sequence[str], combinations: Sequence[dict[str, str]]
 ) -> tuple[list[tuple[Options, SimulationOptions]], list[dict[str, str]], list[str]]:
-    """Return the runs of a sweep, what is varied in each, and a line for each left out: a codec is not for a strategy.
+    """Return the runs of a sweep, the varied options of each, and a line for each pair of codec and strategy left out.
 
     Raises UsageError, also if none is left.
     """

@@ -63,6 +63,35 @@ def test_ranks_may_leave_with_messages_unread(engine_in_real_time: str, tmp_path
     assert clock() - t0 < LIMIT / 2, "they waited for each other until the time-out"
 
 
+def leave_while_the_other_is_busy(transport: Transport, left: str) -> Any:
+    """Rank 1 neither receives nor closes before it sees, by a file, that rank 0 is out of `close`."""
+    if transport.rank == 0:
+        transport.isend("last words", 1, "x")
+        transport.timeout = 0.5
+        transport.close()
+        Path(left).touch()
+        return None
+    return wait_until(Path(left).exists), transport.recv(0, "x").object, outcome(transport.recv, 0, "x")
+
+
+def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine_in_real_time: str, tmp_path: Path) -> None:
+    seen = run(engine_in_real_time, leave_while_the_other_is_busy, 2, str(tmp_path / "left"))[1]
+    assert seen == (True, "last words", ("PeerLost", 0))
+
+
+def go_on_without_the_first(transport: Transport) -> Any:
+    """Rank 0 leaves at once; the others learn of it and talk on."""
+    if transport.rank == 0:
+        return None
+    lost = outcome(transport.recv, 0, "x")
+    transport.isend(transport.rank, 3 - transport.rank, "x")
+    return lost, transport.recv(ANY, "x").object, transport.recorder.rank
+
+
+def test_others_go_on_when_rank_0_has_left(engine: str) -> None:
+    assert run(engine, go_on_without_the_first, 3) == [None, (("PeerLost", 0), 2, 1), (("PeerLost", 0), 1, 2)]
+
+
 def use_after_close(transport: Transport) -> list[str]:
     peer = 1 - transport.rank
     vector = transport.allocate(10)

@@ -12,7 +12,7 @@ from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.torch_scripts.every_order import examine
 from gradwire.torch_scripts.on_cpu import NOTE
 from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.simulate import ClusterScript, ScriptOptions, run_on_cluster
+from gradwire.torch_scripts.simulate import ClusterScript, ScriptOptions, note_version, run_on_cluster
 from gradwire.torch_scripts.sweep import sweep
 
 T = TypeVar("T", bound=ScriptOptions)
@@ -64,6 +64,7 @@ def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Scr
         named[i - 1 : i + 2] = [f"--script=-m {''.join(named[i + 1 : i + 2])}"]
     options = read_options(named, kind, description)
     options.check()
+    note_version()
     if options.on_cpu:
         print(NOTE, file=sys.stderr)
     return options, Script(options.script, given[at + 1 :], options.on_cpu), named

@@ -52,11 +52,15 @@ class ScriptOptions:
     """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
 
     def check(self) -> None:
-        """Check the number of ranks, and say which torch was not tried. Raises UsageError."""
-        if not torch.__version__.startswith(TRIED):
-            print(f"--script: tried with torch {', '.join(TRIED)}, and this is {torch.__version__}", file=sys.stderr)
+        """Check the number of ranks. Raises UsageError."""
         if not 1 <= self.n_gpus <= _MOST_RANKS:
             raise UsageError(f"--n_gpus {self.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
+
+
+def note_version() -> None:
+    """Print a line if this torch was not tried."""
+    if not torch.__version__.startswith(TRIED):
+        print(f"--script: tried with torch {', '.join(TRIED)}, and this is {torch.__version__}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +139,7 @@ def simulate(
             all_reduce=all_reduce, seed=seed, results_dir=results_dir or "results", run_name=run_name,
         )  # fmt: skip
         one_of(options, "sharing", ("fair", "in_order"))
+        note_version()
         return run_on_cluster(options, program, quiet, writes=results_dir is not None)
 
 

@@ -57,7 +57,7 @@ FORWARD = CONVOLUTION + FIRST + LAST
         ("backward", 1),
         ("autograd.grad", 1),
         ("two losses", 1),
-        ("two models", 1),
+        ("models in turn", 1),
         ("no modules", 1),
         ("halves", 1),
         ("one of the halves", 2 / 3),

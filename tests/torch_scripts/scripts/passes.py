@@ -47,8 +47,8 @@ for _ in range(3):
         torch.autograd.grad(model(x).sum(), list(model.parameters()))
     elif name == "two losses":
         (model(x).sum() + model(x).sum()).backward()
-    elif name == "two models":
-        parts[1](parts[0](small)).sum().backward()
+    elif name == "models in turn":
+        parts[1](parts[0](parts[1](parts[0](small)))).sum().backward()
     elif name == "no modules":
         (small @ parts[0].weight @ parts[1].weight).sum().backward()
     elif "halves" in name:

@@ -74,7 +74,7 @@ class AccuracySettings(Settings):
 
 @dataclass(frozen=True)
 class Clock:
-    """What virtual time is told of the machine: the phases of each network, and what a message costs."""
+    """The machine as virtual time knows it: the phases of each network, and the cost of a message."""
 
     phases: dict[str, dict[str, float]]  # by network and, for codecs, strategy
     latency: float = 0.0  # seconds
@@ -132,14 +132,15 @@ def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]
         here = [points.__file__, str(jobs), str(results)]
         made.run([[*torchrun, f"--node-rank={rank}", *here] for rank in range(n)], 3 * LIMIT_S)
         by_rank: list[list[Steps]] = pickle.loads(results.read_bytes())
-    return [list(one) for one in zip(*by_rank, strict=True)]
+    return [list(of_point) for of_point in zip(*by_rank, strict=True)]
 
 
 def measure(settings: AccuracySettings) -> Iterator[Row]:
     """Yield one row per point."""
     alone = [Point(strategy, network, 3, 1000) for network in NETWORKS for strategy in (*STRATEGIES, *OTHERS)]
     clock = Clock({
-        f"{one.network} {one.strategy.name}": time_phases(one.options, datasets.load(one.options)) for one in alone
+        f"{point.network} {point.strategy.name}": time_phases(point.options, datasets.load(point.options))
+        for point in alone
     })  # fmt: skip
     measured: list[Measured] = []
     for n, mbit in product(settings.ranks, settings.mbit):
@@ -161,7 +162,7 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
         yield {
             "strategy": point.strategy.name, "network": point.network, "ranks": point.n, "mbit": point.mbit,
             "predicted_ms": clock.predict(point), "simulated_ms": simulated * 1e3,
-            **figures(measured_ms=[1e3 * one for one in each]), "measured_ms": seconds * 1e3,
+            **figures(measured_ms=[1e3 * seconds for seconds in each]), "measured_ms": seconds * 1e3,
             "error": 100 * (simulated / seconds - 1),
             "held_out": "no" if (point.n, point.mbit) == CALIBRATED else "yes",
             "latency_ms": clock.latency * 1e3, "copying_ns": clock.copying * 1e9, "jitter": clock.jitter,

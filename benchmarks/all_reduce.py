@@ -105,7 +105,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
         sides[peer] = torch.zeros(numel), all_reduce
         sides[f"over_{peer}"] = over.allocate(numel), partial(ring_all_reduce, transport=over)
     for name, (vector, call) in sides.items():
-        transport.barrier()  # nobody reads the vector any more
+        transport.barrier()  # no rank reads the vector any more
         vector.fill_(1)
         transport.barrier()
         call(vector)
@@ -121,7 +121,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
         for _ in range(calls_in_a_block(numel)):
             call(vector)
 
-    seconds = alternate(transport, {name: partial(block, *one) for name, one in sides.items()}, repeats)
+    seconds = alternate(transport, {name: partial(block, *side) for name, side in sides.items()}, repeats)
     return choice.taken, seconds
 
 

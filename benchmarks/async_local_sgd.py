@@ -45,7 +45,7 @@ VARIANTS: dict[str, Callable[..., Strategy]] = {
     "asynchronous, Nesterov": partial(_asynchronous, outer_momentum=0.9),
     "asynchronous, delayed Nesterov": partial(_asynchronous, outer_momentum=0.9, momentum_every=len(PACES)),
 }
-POINTS = [dict(zip(("variant", "outer_lr", "seed"), one, strict=True)) for one in product(VARIANTS, RATES, SEEDS)]
+POINTS = [dict(zip(("variant", "outer_lr", "seed"), values, strict=True)) for values in product(VARIANTS, RATES, SEEDS)]
 
 
 @functools.cache

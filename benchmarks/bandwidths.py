@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 def streaming(layers: int, H: int, delay: int) -> Strategy:
-    """Return Streaming DiLoCo in the paper's fragments: every so many layers, three in each."""
+    """Return Streaming DiLoCo in the paper's fragments: three layers in each, at equal distances."""
     return StreamingDiLoCo(fragments=layers // 3, strided=True, local_steps=H, delay=delay)
 
 
@@ -115,7 +115,7 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator
 
 
 def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """Yield the setting, the model, the method and the local steps of each row, and what is published of them."""
+    """Yield the setting, the model, the method and the local steps of each row, and the published bandwidths."""
     for name, setting in SETTINGS.items():
         for model in MODELS if setting.ranks == 2 else ["1B"]:
             for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
@@ -129,7 +129,7 @@ def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
 def compare(**case: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of the levels."""
     name, model, method, H = case.values()
-    setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for one, gbits in cells() if one == case)
+    setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for of, gbits in cells() if of == case)
     for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
         apart = found - int(np.abs(GRID - gbit).argmin())
         ours = GRID[found] if found < len(GRID) else np.inf
@@ -147,8 +147,8 @@ def summary(table: pd.DataFrame) -> str:
     for name, of in table.groupby("setting", sort=False):
         off = of["notches_apart"].abs()
         lines.append(f"{name}: {(off == 0).sum()} of {len(of)} cells the same, {(off <= 1).sum()} within a notch")
-        for one in of[off > 1].itertuples() if name in ("fitted", "scaling laws") else ():
-            lines.append(f"  {one.model}, {one.method}, {one.percent} %: {one.notches_apart:+} notches")
+        for cell in of[off > 1].itertuples() if name in ("fitted", "scaling laws") else ():
+            lines.append(f"  {cell.model}, {cell.method}, {cell.percent} %: {cell.notches_apart:+} notches")
     return "\n".join(lines)
 
 

@@ -41,8 +41,8 @@ _PHASES = {"data": 1e-4, "forward": 1e-3, "backward": 2e-3, "update": 5e-4, "enc
 
 def pairs() -> list[tuple[str, str]]:
     """Return every strategy of MEASURED with each codec that it carries, none first."""
-    return [(one, codec) for one, codec in product(MEASURED, CODECS)
-            if codec == "none" or CODECS[codec].kind in STRATEGIES[one].traits.carries]  # fmt: skip
+    return [(strategy, codec) for strategy, codec in product(MEASURED, CODECS)
+            if codec == "none" or CODECS[codec].kind in STRATEGIES[strategy].traits.carries]  # fmt: skip
 
 
 def case(question: str, strategy: str, codec: str, n_gpus: int, seed: int, **changes: float) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Settings:
         for name, value in vars(self).items():
             values, least = value if isinstance(value, tuple) else (value,), self.least.get(name, 1)
             require(len(set(values)) == len(values) > 0, f"--{name}: give at least one value, and each once")
-            numbers = [one for one in values if type(one) in (int, float)]
+            numbers = [number for number in values if type(number) in (int, float)]
             require(all(number >= least for number in numbers), f"--{name}: must be at least {least:g}")
 
 

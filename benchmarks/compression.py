@@ -33,7 +33,7 @@ from gradwire.core.transports.base import Transport
 
 ROWS, SLICES, DENSITY = 1000, 20, 0.01
 DENSITIES: dict[str, dict[str, Any]] = {"random_k": {"density": 0.01}}
-"""What is measured, where a codec's default is another."""
+"""The measured options, where a codec has other defaults."""
 LATE = 1000  # an epoch after every warm-up
 KEPT: list[Any] = []
 """Groups, until the process ends: gloo's thread, which may let go of one after a hook, cannot be the last to do so."""
@@ -90,8 +90,8 @@ def code(transport: Transport, name: str, vector: torch.Tensor, repeats: int) ->
 
 def compare(transport: Transport, what: str, vector: torch.Tensor, repeats: int, *both: Callable[[], Any]) -> Row:
     """Measure both sides, ours and torch's."""
-    for one in both:
-        one()
+    for side in both:
+        side()
     seconds = alternate(transport, dict(zip(("ms", "torch_ms"), both, strict=True)), repeats)
     ms, torch_ms = seconds["ms"] * 1e3, seconds["torch_ms"] * 1e3
     return row(what, len(vector), **figures(ms=ms, torch_ms=torch_ms, ratio=torch_ms / ms))

@@ -33,7 +33,7 @@ POINTS = [{"repair_s": repair, "seed": seed} for repair in REPAIRS for seed in S
 
 
 def data() -> tuple[torch.Tensor, ...]:
-    """Return a sample for each step of each learner: what is learned does not matter."""
+    """Return a sample for each step of each learner; their values do not matter."""
     y = torch.arange(LEARNERS * SECONDS) % 2
     x = torch.stack([y.float(), 1.0 - y], dim=1)
     return x, y, x[:2], y[:2]

@@ -70,7 +70,7 @@ def measure(settings: HandlingSettings) -> Iterator[Row]:
                 "send_us": 1e6 * handling.send, "send_byte_ns": 1e9 * handling.send_byte,
                 "receive_us": 1e6 * handling.receive, "receive_byte_ns": 1e9 * handling.receive_byte,
                 "plain_ms": 1e3 * without, "calibrated_ms": 1e3 * with_both,
-                **figures(measured_ms=[1e3 * one for one in each]),
+                **figures(measured_ms=[1e3 * measured for measured in each]),
                 "plain_error": f"{100 * (without / seconds - 1):+.1f} %",
                 "error": f"{100 * (with_both / seconds - 1):+.1f} %",
             }  # fmt: skip

@@ -81,7 +81,9 @@ class Namespaces:
                 for rank, command in enumerate(commands):
                     whole = ["ip", "netns", "exec", f"{_PREFIX}{rank}", *command]
                     started.append(subprocess.Popen(whole, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
-                said = {readers.submit(one.communicate, timeout=timeout): rank for rank, one in enumerate(started)}
+                said = {
+                    readers.submit(process.communicate, timeout=timeout): rank for rank, process in enumerate(started)
+                }
                 for done in as_completed(said):
                     (_, errors), code = done.result(), started[said[done]].returncode
                     if code:
@@ -90,8 +92,8 @@ class Namespaces:
             except subprocess.TimeoutExpired as error:
                 raise RunFailed(f"the ranks in namespaces did not end in {timeout:g} s") from error
             finally:
-                for rank, one in enumerate(started):
-                    one.kill()  # it may not have reached its namespace yet
+                for rank, process in enumerate(started):
+                    process.kill()  # it may not have reached its namespace yet
                     _kill(f"{_PREFIX}{rank}")
 
 

@@ -40,7 +40,7 @@ def measure(settings: ServerSettings) -> Iterator[Row]:
     """Yield one row per number of workers and server."""
     ours, theirs, asynchronous = sides = ParamServer(), GlooServer(steps=settings.steps), AsyncParamServer()
     for n_workers in settings.workers:
-        alike = [(ours.name, one.name) for one in (sides[1:] if n_workers == 1 else (theirs,))]
+        alike = [(ours.name, side.name) for side in (sides[1:] if n_workers == 1 else (theirs,))]
         seconds = slowest(launch(on_rank, n_workers + 1, sides, alike, "mlp", settings))
         steps = n_workers * settings.steps
         for side in sides:

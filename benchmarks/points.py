@@ -1,4 +1,4 @@
-"""The points of `accuracy.py`: what is trained, how, by how many ranks; and one rank of them, started by torchrun.
+"""The points of `accuracy.py`: network, strategy and number of ranks; and the work of a rank, started by torchrun.
 
 As a script: argv is a file of jobs, and where the results go.
 """

@@ -58,7 +58,7 @@ class PredictionSettings(Settings):
 
 def periods(results: list[Steps], roles: list[str], length: int = 1) -> np.ndarray:
     """Return how long a step took in each period of `length` steps but the first, on average over the workers."""
-    ends = [one.ends for one, role in zip(results, roles, strict=True) if role == "worker"]
+    ends = [result.ends for result, role in zip(results, roles, strict=True) if role == "worker"]
     least = min(map(len, ends)) // length * length  # backup workers may skip steps
     return np.diff([times[length - 1 : least : length] for times in ends], axis=1).mean(axis=0) / length
 

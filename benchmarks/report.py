@@ -45,7 +45,7 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     if not kept:
         raise UsageError(f"no figures in {folder}: make them with python -m benchmarks.run_all")
     # But for the kernel, which is updated now and then: "platform" says its version.
-    if len({str(one["machine"] | {"platform": None}) for one in kept.values()}) > 1:
+    if len({str(report["machine"] | {"platform": None}) for report in kept.values()}) > 1:
         raise UsageError(f"{folder}: not all figures are of one machine; make them with python -m benchmarks.run_all")
     return kept
 
@@ -142,9 +142,9 @@ TABLE: dict[str, tuple[str, Callable[[Rows], Lines]]] = {
 
 def table(kept: dict[str, dict[str, Any]]) -> str:
     """Return the Speed table in Markdown, and below it on what and by which code it was measured."""
-    lines = [line for name, one in kept.items() for line in TABLE[name][1](one["rows"])]
+    lines = [line for name, report in kept.items() for line in TABLE[name][1](report["rows"])]
     machine = next(iter(kept.values()))["machine"]
-    commits = ", ".join(sorted({str(one["git_commit"])[:10] for one in kept.values()}))
+    commits = ", ".join(sorted({str(report["git_commit"])[:10] for report in kept.values()}))
     about = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, Python {machine['python']}"
     return f"{markdown([('compared', 'times as fast, or as said'), *lines])}\n\n{about}; code at {commits}."
 

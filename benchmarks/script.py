@@ -24,7 +24,7 @@ from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time.network import OneSwitch
 
 LIMIT_S = 300.0
@@ -62,7 +62,7 @@ def simulated(n: int, mbit: int, steps: int, bucket_mb: float, compute: float) -
     network = OneSwitch(n, PAYLOAD * mbit * 1e6 / 8, LATENCY)
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
     with redirect_stdout(io.StringIO()):  # it prints what it takes here
-        ends = run_in_virtual_time(script, network, recorders, compute, plans("ring")).ranks[0].passes
+        ends = run_in_virtual_time(script, network, recorders, Speed(compute), plans("ring")).ranks[0].passes
     return (ends[-1] - ends[1]) / (len(ends) - 2)
 
 

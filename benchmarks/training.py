@@ -44,7 +44,7 @@ class GlooServer(Served):
     name = "gloo_reduce_broadcast"
 
     def setup(self) -> None:
-        """Allocate what is reduced: the gradient, and the number of its samples behind it."""
+        """Allocate the vector to reduce: the gradient, and the number of its samples behind it."""
         self.g_and_n = self.replica.x.new_zeros(self.replica.x.numel() + 1)
         self.g, self.n = self.g_and_n[:-1], self.g_and_n[-1]
 
@@ -65,7 +65,7 @@ class GlooServer(Served):
             self.updater.step(self.g, int(self.n))
             dist.broadcast(self.replica.x, SERVER)
 
-    finish = Strategy.finish  # nobody says goodbye to a server that knows how many steps there are
+    finish = Strategy.finish  # no goodbye: the server knows how many steps there are
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
     ]
     for model in settings.models:
         for pair in sharded if model == "gpt" else pairs:
-            ours, peer = (one.name for one in pair)
+            ours, peer = (side.name for side in pair)
             seconds = slowest(launch(on_rank, settings.n_gpus, pair, [(ours, peer)], model, settings))
             workers = pair[0].roles(settings.n_gpus).count("worker")
             per_s = {name: workers * settings.steps * settings.batch_size / s for name, s in seconds.items()}

@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
         return Connection(os.open(folder / f"{src} to {dst}", both_ends))
 
     rank, world_size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    multiprocessing.current_process().authkey = b"one run"  # who hands out memory asks for it
+    multiprocessing.current_process().authkey = b"one run"  # a rank that hands out memory asks for it
     work, args, record = pickle.loads((folder / "job").read_bytes())
     setup = set_up(Job(work, world_size, args, record=record), rank)
     peers = [peer for peer in range(world_size) if peer != rank]

@@ -67,7 +67,7 @@ def all_reduces(network: Network, nbytes: float) -> Iterator[AllReduceSGD]:
 
 
 def simulate(strategy: AllReduceSGD, network: Network, nbytes: int) -> float:
-    """Return the virtual seconds until the last rank has the sum of vectors of so many bytes."""
+    """Return the virtual seconds until the last rank has the sum of vectors of `nbytes` bytes."""
 
     def be(transport: Transport) -> float:
         own = dataclasses.replace(strategy)
@@ -104,10 +104,10 @@ def compare(network: str, ranks: int, bytes: int) -> dict[str, Any]:
     between = network_of(network, ranks)
     found = {reduce.name: simulate(reduce, between, bytes) for reduce in all_reduces(between, bytes)}
     least, chosen = min(found.values()), choose(between, bytes)
-    fastest = next(one for one, seconds in found.items() if seconds <= least * (1 + TIE))
+    fastest = next(name for name, seconds in found.items() if seconds <= least * (1 + TIE))
     point = {"network": network, "ranks": ranks, "bytes": bytes, "fastest": fastest, "chosen": chosen}
     point |= {"slower_percent": 100 * (found[chosen] / least - 1)}
-    return point | {f"{one}_us": 1e6 * seconds for one, seconds in found.items()}
+    return point | {f"{name}_us": 1e6 * seconds for name, seconds in found.items()}
 
 
 def missed(table: pd.DataFrame) -> "pd.Series[bool]":

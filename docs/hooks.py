@@ -38,7 +38,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Return the files of the site: those of the theme, of the repository what is SHOWN, and what notebooks become."""
+    """Return the files of the site: the theme's, SHOWN ones of the repository, and converted notebooks."""
     kept = [file for file in files if file.generated_by or file.src_dir != config.docs_dir]
     shown = [path for pattern in SHOWN for path in sorted(ROOT.glob(pattern)) if path.suffix != ".py"]
     made = [
@@ -71,7 +71,7 @@ def parts_of(notebook: Path) -> Iterator[tuple[str, str | bytes]]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
-    """Let links to what is not on the site lead into the repository; what is nowhere remains, for mkdocs to warn of."""
+    """Point links to files that are not on the site into the repository; mkdocs warns of links that lead nowhere."""
 
     def lead(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link[1]))

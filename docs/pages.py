@@ -1,7 +1,7 @@
-"""What is shown of the strategies and codecs, made from their classes: parts of the pages.
+"""Write the parts of the pages on strategies and codecs, from their classes.
 
-Also what type checkers read of the names that packages load when they are asked for, and the first lines of the labs'
-notebooks, which open them in a hosted one. python -m docs.pages writes them.
+Also the stubs by which type checkers know the names that packages load on demand, and the first lines of the labs'
+notebooks, which link to a hosted copy. python -m docs.pages writes them.
 """
 
 import inspect
@@ -116,7 +116,7 @@ def with_link(path: Path) -> str:
 
 
 def written() -> dict[Path, str]:
-    """Return every file of which something is made, with the text that it should have."""
+    """Return every file with generated parts, with the text that it should have."""
     codecs = table_markdown(CODEC_HEADER, codec_rows(compact))
     board = table(PROJECT / "results" / "scoreboard", PROJECT / "docs")
     blocks = {

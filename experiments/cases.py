@@ -1,4 +1,4 @@
-"""The runs that measure this machine, declared: what is compared, on what, how long, with which seeds.
+"""The runs that measure this machine, declared: setups, data sets, epochs and seeds.
 
 Everything that makes a comparison fair is here: the same data, seeds, model, optimizer, learning rate and global batch
 for both sides of it, and a parameter server's N ranks counted as the N - 1 workers that they are. The servers that wait
@@ -35,7 +35,7 @@ RING_TRACE = "ring_trace.csv"  # the exchange that is drawn as an animation
 
 @dataclass(frozen=True)
 class Setup:
-    """What is compared: it is measured with each of the seeds."""
+    """One side of a comparison, which is measured with each of the seeds."""
 
     strategy: str  # its name; it has the defaults of its options
     n_gpus: int
@@ -75,7 +75,9 @@ RING = {
 }
 TRAFFIC = [Setup(strategy, 4) for strategy in ("ring_all_reduce", "naive_all_reduce", "param_server")]
 STRONG = [Setup(strategy, n) for strategy, ranks in LINES.items() for n in ranks]
-WEAK = [replace(one, global_batch_size=one.workers * BATCH // 2) for one in STRONG if one.strategy != "param_server"]
+WEAK = [
+    replace(setup, global_batch_size=setup.workers * BATCH // 2) for setup in STRONG if setup.strategy != "param_server"
+]
 STRONG_2 = [Setup(strategy, 3 if strategy == "param_server" else ranks[0]) for strategy, ranks in LINES.items()]
 TABLE = [
     *SERVER["cnn"], *RING["cnn"], Setup("naive_all_reduce", 4), Setup("none", 2), Setup("none", 4), Setup("single", 1),
@@ -85,7 +87,7 @@ TELLING = [Setup("single", 1), *SERVER["cnn"], *RING["cnn"][:2]]  # the README's
 COMPARED = {
     "param_server": [*SERVER["cnn"], *SERVER["mlp"], SERVERS[0], SERVERS[2], *FIRST_TRY],
     "ring_all_reduce": [*RING["cnn"][:2], *RING["mlp"], *RING["cnn"][2:], TRAFFIC[1]],
-    "scaling": [*STRONG, *WEAK, *(replace(one, train_size=size) for size in SIZES for one in STRONG_2)],
+    "scaling": [*STRONG, *WEAK, *(replace(setup, train_size=size) for size in SIZES for setup in STRONG_2)],
 }
 
 
@@ -97,15 +99,15 @@ class Comparison(Measured):
     def __init__(self, name: str, quick: bool = False) -> None:
         super().__init__(name, quick)
         self.files = {RING_TRACE: draw_ring.record} if name == "ring_all_reduce" else {}
-        self.shown = [_options(one, seed) for seed in SEEDS for one in dict.fromkeys(COMPARED[name])]
+        self.shown = [_options(setup, seed) for seed in SEEDS for setup in dict.fromkeys(COMPARED[name])]
         if name in TIMELINES:
             run = _options(Setup(name, TIMELINES[name], "mlp"), SEEDS[0])
             self.shown.append(replace(run, train_size=_SHORT, epochs=1, run_name=f"{TIMELINE}-{name}-{run.n_gpus}"))
 
-    def about(self, one: Options) -> dict[str, Any]:
+    def about(self, run: Options) -> dict[str, Any]:
         """Return what a run is called in tables: the columns of its Setup, and its seed."""
-        options = {name: getattr(one, name) for name in ("n_gpus", "global_batch_size", "train_size", "seed")}
-        return options | {"strategy": one.strategy.name, "model": LABELS[str(one.model)]}
+        options = {name: getattr(run, name) for name in ("n_gpus", "global_batch_size", "train_size", "seed")}
+        return options | {"strategy": run.strategy.name, "model": LABELS[str(run.model)]}
 
 
 def _options(setup: Setup, seed: int) -> Options:

@@ -1,4 +1,4 @@
-"""Figures of what is measured on this machine: strategies against the built-ins, servers that wait less, timelines."""
+"""Figures of the measurements on this machine: strategies against the built-ins, servers that wait less, timelines."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -130,7 +130,7 @@ def scaling(results: Results) -> Figure:
     titles = f"strong: {BATCH} samples a step", f"weak: {BATCH // 2} samples a worker"
     for axes, title, setups in zip(grid, titles, (STRONG, WEAK), strict=True):
         runs = pd.concat([pick(results.runs, setup) for setup in setups])
-        lines(axes, runs, "n_gpus", "epoch_s", {one: COLOURS[one] for one in LINES}, of="strategy")
+        lines(axes, runs, "n_gpus", "epoch_s", {name: COLOURS[name] for name in LINES}, of="strategy")
         finish(axes, title, xlabel="ranks", xticks=[1, 2, 3, 4], ylim=(0, None))
     grid[0].set_ylabel("seconds per epoch")
     legend_below(figure, grid[0])

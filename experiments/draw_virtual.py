@@ -50,9 +50,9 @@ def cluster(rows: Rows) -> Figure:
     )  # fmt: skip
     figure.draw_without_rendering()
     notes = notes_on_covered(grid.flat)
-    for one in grid[0, 0].get_lines():
-        label = str(one.get_label())
-        one.set_label(f"{label} ({notes[label]})" if label in notes else label)
+    for drawn in grid[0, 0].get_lines():
+        label = str(drawn.get_label())
+        drawn.set_label(f"{label} ({notes[label]})" if label in notes else label)
     legend_below(figure, grid[0, 0], 3)
     return figure
 
@@ -120,7 +120,7 @@ def curves(rows: Rows, codecs: Rows) -> Figure:
         panels.append(("seconds", "virtual seconds", rate_of(gbit), _at(rows, codecs, gbit)))
     last, others = grid[0, 2], [*grid[0, :2], *grid[1]]
     for axes, (x, label, title, of) in zip(others, panels, strict=True):
-        sent = of[of.groupby("name")[x].transform("max") > 0].assign(across=lambda one, x=x: one[x])  # for a logarithm
+        sent = of[of.groupby("name")[x].transform("max") > 0].assign(across=lambda table, x=x: table[x])  # for log axes
         means = sent.groupby(["name", "epoch"], sort=False, as_index=False)[["accuracy", "across"]].mean()
         lines(axes, means, "across", "accuracy", COLOURS, "epoch")
         if x != "epoch":
@@ -146,7 +146,7 @@ def summary(codecs: Rows) -> Figure:
         stack(axes, of[list(_PARTS)], _PARTS, linewidth=0)
         axes.axvline(of.loc["none", "all"], color="0.3", linewidth=0.8, linestyle=":")
         finish(axes, rate_of(gbit), xlabel="ms a step")
-    ends = codecs.of("final", workers=TUNED_AT).assign(accuracy=lambda one: 100 * one["accuracy"])
+    ends = codecs.of("final", workers=TUNED_AT).assign(accuracy=lambda table: 100 * table["accuracy"])
     means, reach = drawing.ranges(ends.set_index(["name", "question"])["accuracy"].loc[names])
     last.errorbar(means["final"], range(len(names)), xerr=reach[0], fmt="o", color="#222222", ms=4)
     finish(last, "held-out accuracy", xlabel="%")
@@ -161,7 +161,7 @@ _OF_FAMILY = {name: colour for group in EVERY.values() for name, colour in zip(g
 _GBIT = dict(zip(GBIT, ("#9ecae1", "#08519c"), strict=True))
 _X = {"seconds": "seconds", "updates": "updates of a model", "mb": "MB sent by all ranks"}
 _SCORES, _SCALE = {ACCURACY: "accuracy, %", BITS: "bits per character"}, {ACCURACY: 100, BITS: 1}
-Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and of which rows
+Panel = tuple[str, str, pd.DataFrame]  # a label, the column that it shows, and the rows
 
 
 def family_curves(rows: Rows, where: str, workers: int | None = None, gbit: float | None = None) -> Figure:
@@ -179,8 +179,8 @@ def by_group(panels: Sequence[Panel], shown: Sequence[str]) -> Figure:
         for axes, panel in zip(row, panels, strict=True):
             score = score_of(panel[2])
             drawn = across(panel).groupby(["name", "epoch"], as_index=False)[[score, "across"]].mean()
-            for _, one in drawn[~drawn["name"].isin(members)].groupby("name"):
-                axes.plot(one["across"], one[score] * _SCALE[score], linewidth=1.2, color="0.85")
+            for _, curve in drawn[~drawn["name"].isin(members)].groupby("name"):
+                axes.plot(curve["across"], curve[score] * _SCALE[score], linewidth=1.2, color="0.85")
             lines(axes, drawn, "across", score, {name: _OF_FAMILY[name] for name in members}, "epoch")
             finish(axes, "", xscale="log")
         row[0].set_ylabel(_SCORES[score])

@@ -65,9 +65,9 @@ def lines(
     """Draw a line for each of the names in the column `of` that have a colour, in their order."""
     named = of in ("server", "strategy")
     for name, colour in colours.items():
-        if len(one := rows[rows[of] == name]):
+        if len(chosen := rows[rows[of] == name]):
             style = DASHES.get(name, "-") if named else "-"
-            line(axes, one, x, y, by, color=colour, linestyle=style, label=NAMES[name] if named else name)
+            line(axes, chosen, x, y, by, color=colour, linestyle=style, label=NAMES[name] if named else name)
 
 
 def ranges(samples: pd.Series) -> tuple[pd.DataFrame, np.ndarray]:

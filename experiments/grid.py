@@ -1,4 +1,4 @@
-"""Grids of runs, of which each is made once: experiments, and the tables of benchmarks.
+"""Grids of runs, each made once: experiments, and the tables of benchmarks.
 
 Rows are kept as soon as a run has ended, with the machine, the versions, the commit and the options beside them. An
 interrupted command continues where it was: a run that is kept is not made again, unless its files are deleted.
@@ -23,7 +23,7 @@ from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.machine import git_commit, machine
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "results" / "amd-epyc-2-cores"  # what is in the repository
+KEPT = ROOT / "results" / "amd-epyc-2-cores"  # the results in the repository
 FINISHED = "finished runs are kept, and the same command continues from there"
 Row = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ class Count:
 
 
 class Store:
-    """What is kept in a folder: NAME.csv has a `table` of all runs, NAME.json the `facts` that they share.
+    """The kept runs in a folder: NAME.csv has a `table` of all runs, NAME.json the `facts` that they share.
 
     Every change is written at once, both files or none. Raises UsageError if a file is damaged.
     """
@@ -143,7 +143,7 @@ class Store:
             facts.write_text(json.dumps(self.written(), indent=1) + "\n", encoding="utf-8")
 
     def refuse_another_machine(self) -> None:
-        """Raise UsageError if what is kept was measured on another machine, or with other versions."""
+        """Raise UsageError if the kept runs were measured on another machine, or with other versions."""
         here, there = json.loads(json.dumps(machine())), self.facts.get("machine", {})
         if changed := [name for name, value in here.items() if there.get(name) != value]:
             raise UsageError(f"{self.paths[1]}: was measured with another {', '.join(changed)}; {self.cure}")
@@ -236,14 +236,14 @@ class Experiment(ABC):
         self.name, self.quick = name, quick
 
     @abstractmethod
-    def small(self, one: Any) -> Any:
+    def small(self, run: Any) -> Any:
         """Return what becomes of a run if the experiment is quick; None: it is left out."""
 
     def tuned(self, kept: Any) -> Any:
         """Return the learning rates that the runs of the grid found; None without a grid."""
         return None
 
-    def like(self, one: Any) -> Any:
+    def like(self, run: Any) -> Any:
         """Return which of these rates a run has."""
         return None
 
@@ -253,7 +253,7 @@ class Experiment(ABC):
 
     def finals(self, rates: Any) -> list[Any]:
         """Return the runs that are shown, of this size, with these learning rates."""
-        return [replace(one, lr=rates[self.like(one)]) if rates else one for one in self._sized(self.shown)]
+        return [replace(run, lr=rates[self.like(run)]) if rates else run for run in self._sized(self.shown)]
 
     def _sized(self, runs: Sequence[Any]) -> list[Any]:
         return [small for run in runs if (small := self.small(run) if self.quick else run) is not None]
@@ -269,7 +269,7 @@ class Experiment(ABC):
     def missing(self, folder: Path) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""
         kept = self.open(folder)
-        absent = [one for one in self.grid() if not kept.has(one)]
+        absent = [run for run in self.grid() if not kept.has(run)]
         if not absent:
             absent = [final for final in self.finals(self.tuned(kept)) if not kept.has(final)]
-        return [*(str(one.run_name) for one in absent), *(name for name in self.files if not (folder / name).exists())]
+        return [*(str(run.run_name) for run in absent), *(name for name in self.files if not (folder / name).exists())]

@@ -1,7 +1,8 @@
-"""Why a server's clients push increments: what read-modify-write loses, measured with real processes.
+"""Why a server's clients push increments: the updates that read-modify-write loses, measured with real processes.
 
 Every client adds 1 to an element of its own of the server's vector x, again and again: it reads x, changes its copy,
-and either writes the whole copy back, or pushes only what it has added. What is in x at the end was kept.
+and either writes the whole copy back, or pushes only what it has added. The sum of x at the end is the number of
+updates that were not lost.
 """
 
 from itertools import product

@@ -38,7 +38,7 @@ EXPERIMENTS = of_size(quick=False)
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured on this machine: tables with the columns of Setup and `seed`; of servers part, server and seed.
+    """The measurements on this machine: tables with the columns of Setup and `seed`; of servers part, server and seed.
 
     runs: one row a run: workers, accuracy (0 to 1, held out, of the last epoch), samples_per_s,
     epoch_s, updates and mb (of an epoch; like the next, means without the first), step_s (seconds an update),
@@ -49,7 +49,7 @@ class Results:
     phases: one row a run and role: the seconds of an epoch in each phase, mean over ranks and epochs without the first.
     ranks: one row a run and rank: role, mb_sent per step, share (0 to 1) of the samples that all workers computed.
     staleness: how many (count) of each worker's gradients had each staleness.
-    metadata: what is said of every run, by its name, and its machine.
+    metadata: the facts of every run, by its name, and its machine.
     """
 
     runs: pd.DataFrame
@@ -203,7 +203,7 @@ def ratio_to(results: Results, setup: Setup) -> pd.Series:
     peer = replace(setup, strategy="ring_all_reduce_builtin")
     if setup.strategy.startswith("param_server"):
         peer = replace(setup, strategy="param_server_builtin", n_gpus=2)  # DataParallel was measured with two workers
-    rates = [pick(results.runs, one).set_index("seed")["samples_per_s"] for one in (setup, peer)]
+    rates = [pick(results.runs, compared).set_index("seed")["samples_per_s"] for compared in (setup, peer)]
     has_peer = setup.strategy != "single" and setup.workers == peer.workers
     return (rates[0] / rates[1]).dropna() if has_peer else pd.Series(dtype=float)
 

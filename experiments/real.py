@@ -1,7 +1,7 @@
 """Experiments that measure this machine: runs on processes, one after the other.
 
 EXPERIMENT.csv has the rows of the runs' own tables, and `run`. EXPERIMENT.json has the machine, the options that all
-runs share, and of each run (`runs`) its other options and the rest of what is said of it.
+runs share, and for each run (`runs`) its other options and facts.
 """
 
 import shutil
@@ -35,7 +35,7 @@ _ELSEWHERE = {"data_dir", "download", "timeout", "results_dir", "run_name", "sav
 """Options that do not make a run what it is: where the files are, and how long a wait may take."""
 _QUICK_MODELS = {"lenet": "benchmarks.networks:cnn"}  # learns on pictures of 8 x 8 pixels, too
 _QUICK_SIZES = {1_000: 300, 2_560: 1_280, 6_000: 384, 10_000: 600, 20_000: 0}  # digits has 1,437 for training
-Result = tuple[pd.DataFrame, dict[str, Any]]  # of a run: its table, and what is said of it
+Result = tuple[pd.DataFrame, dict[str, Any]]  # of a run: its table, and its facts
 
 
 def strategy_class(name: str) -> type[Strategy]:
@@ -44,13 +44,13 @@ def strategy_class(name: str) -> type[Strategy]:
 
 
 class Runs(Store):
-    """The runs of an experiment that measures this machine. runs: what is said of each, by its name."""
+    """The runs of an experiment that measures this machine. runs: the facts of each, by its name."""
 
     columns = {"run": "str", **COLUMNS}
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
-        """What is said of each run, by its name."""
+        """The facts of each run, by its name."""
         return self.facts.setdefault("runs", {})
 
     def load(self, table: pd.DataFrame) -> None:
@@ -62,7 +62,7 @@ class Runs(Store):
     def written(self) -> dict[str, Any]:
         """Return the facts, the options that all runs share apart."""
         every = [entry["options"] for entry in self.runs.values()]
-        shared = dict(item for item in every[0].items() if all(item in one.items() for one in every))
+        shared = dict(item for item in every[0].items() if all(item in options.items() for options in every))
         own = {
             name: entry | {"options": {key: value for key, value in entry["options"].items() if key not in shared}}
             for name, entry in self.runs.items()
@@ -111,13 +111,13 @@ class Measured(Experiment):
         """Return what a run is called in tables: columns and their values."""
 
     def open(self, folder: Path) -> Runs:
-        """Return what is kept. Raises UsageError if it is damaged."""
+        """Return the kept runs. Raises UsageError if a file is damaged."""
         kept = Runs(folder, self.name)
         kept.facts.setdefault("machine", machine())
         return kept
 
     def small(self, options: Options) -> Options | None:
-        """Return the run on digits, in steps so many or so long that a network learns something."""
+        """Return the run on digits, with enough steps, or large enough ones, for a network to learn something."""
         if options.seed not in self.seeds:
             return None
         return replace(
@@ -129,8 +129,8 @@ class Measured(Experiment):
 
     def results(self, kept: Runs, runs: list[Options], common: dict[str, Any]) -> Iterator[tuple[Options, Any]]:
         """Yield each run with its Result, or the error."""
-        for one in runs:
-            yield one, attempt(partial(_make, replace(one, **common), kept))
+        for options in runs:
+            yield options, attempt(partial(_make, replace(options, **common), kept))
 
 
 def _make(options: Options, kept: Runs) -> Result:

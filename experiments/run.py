@@ -82,8 +82,10 @@ def main(settings: Settings) -> None:
     datasets.load(DataOptions(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
     shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
-    kept = {name: one.open(directory) for name, one in experiments.items() if name in (*COMPARED, *chosen)}
-    measured = [one for one in kept.values() if isinstance(one, Runs)]  # which share runs
+    kept = {
+        name: experiment.open(directory) for name, experiment in experiments.items() if name in (*COMPARED, *chosen)
+    }
+    measured = [store for store in kept.values() if isinstance(store, Runs)]  # which share runs
     for name in chosen:
         if experiments[name].missing(directory):
             for store in measured if kept[name] in measured else [kept[name]]:
@@ -92,23 +94,23 @@ def main(settings: Settings) -> None:
 
     def make(experiment: Experiment, store: Any, runs: list[Any]) -> bool:
         """Make the runs that are not there, nor in another store; return whether all are there."""
-        for one in runs if isinstance(store, Runs) else ():
-            having = next((other for other in measured if other.has(one)), None)
-            if having is not None and not store.has(one):
-                store.add(one, (having.rows(str(one.run_name)), having.runs[str(one.run_name)]))
+        for run in runs if isinstance(store, Runs) else ():
+            having = next((other for other in measured if other.has(run)), None)
+            if having is not None and not store.has(run):
+                store.add(run, (having.rows(str(run.run_name)), having.runs[str(run.run_name)]))
         lacking = [run for run in runs if not store.has(run)]
         count.there += len(runs) - len(lacking)
         jobs = experiment.results(store, lacking, common)
-        count.collect(((str(one.run_name), partial(store.add, one), result) for one, result in jobs), len(lacking))
+        count.collect(((str(run.run_name), partial(store.add, run), result) for run, result in jobs), len(lacking))
         return all(map(store.has, runs))
 
     for name in chosen:
-        one, store = experiments[name], kept[name]
-        tuned = make(one, store, one.grid())
-        absent = [file for file in one.files if not (directory / file).exists()]
-        count.collect(((file, one.files[file], directory / file) for file in absent), len(absent))
+        experiment, store = experiments[name], kept[name]
+        tuned = make(experiment, store, experiment.grid())
+        absent = [file for file in experiment.files if not (directory / file).exists()]
+        count.collect(((file, experiment.files[file], directory / file) for file in absent), len(absent))
         if tuned:
-            make(one, store, one.finals(one.tuned(store)))
+            make(experiment, store, experiment.finals(experiment.tuned(store)))
     if METHODS in chosen:
         print(aligned(tables.grouped(kept[METHODS].of("final"), *tables.METHODS), left=1))
     rows = {"runs made": count.made, "there already": count.there, "failed": len(count.failed)}

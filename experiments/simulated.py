@@ -29,7 +29,7 @@ from strategies import Strategy
 
 VIRTUAL, REAL = "virtual", "real"
 GRID = "grid"  # the question of the runs that find a learning rate
-ACCURACY, BITS = "accuracy", "bits_per_character"  # what is scored
+ACCURACY, BITS = "accuracy", "bits_per_character"  # the scores
 _CODES = ("value_bytes", "index_bytes", "header_bytes")
 _COMPUTING = ["data_s", "forward_s", "backward_s", "update_s"]
 _SIZE = ("dataset", "train_size", "epochs", "model")
@@ -149,7 +149,7 @@ class Simulated(Experiment):
         return None
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs of the grid a run has the learning rate: where, name and workers."""
+        """Return the key of the runs of the grid whose learning rate a run takes: where, name and workers."""
         return case.where, case.name, case.workers
 
     def small(self, case: Case) -> Case | None:
@@ -158,7 +158,7 @@ class Simulated(Experiment):
         return case if few and (case.question != GRID or case.lr == self.rates[len(self.rates) // 2]) else None
 
     def open(self, folder: Path) -> Rows:
-        """Return what is kept. Raises UsageError if it is damaged or of another size."""
+        """Return the kept rows. Raises UsageError if they are damaged or of another size."""
         kept, size = Rows(folder, self.name), self.sizes[self.quick]
         if kept.facts and any(kept.facts[name] != size[name] for name in _SIZE):
             raise UsageError(f"{kept.paths[0]}: has runs of another size; delete it, or name another --results_dir")
@@ -217,7 +217,7 @@ def _simulated(options: Options, machines: ClusterOptions, phases: dict[str, flo
 def so_far(table: pd.DataFrame, strategy: Strategy, batch: int) -> pd.DataFrame:
     """Return of the table of a run, with steps of `batch` samples, what there was at the end of each epoch.
 
-    seconds: the slowest rank's, without evaluation, of which a worker has computed and coded. steps: of all workers
+    seconds: the slowest rank's, without evaluation; a worker computed and coded in a part. steps: of all workers
     together. updates: of a server's x, or of the x that all share; else of one rank's x, on average. mb: what all ranks
     have sent, code_mb: of it codes. staleness, waited (share of the workers' time) and METERS: mean of the epoch.
     """

@@ -20,7 +20,7 @@ from gradwire.language.text import CONTEXT
 
 Table = list[tuple[str, ...]]  # its head first
 Cell = Callable[[pd.DataFrame], str]
-Layout = tuple[Mapping[str, str], Mapping[str, Cell]]  # of `grouped`: by what, and the cells
+Layout = tuple[Mapping[str, str], Mapping[str, Cell]]  # of `grouped`: the keys, and the cells
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -52,12 +52,12 @@ def spread(values: Sequence[float] | pd.Series, digits: int, scale: float = 1.0)
 def grouped(rows: pd.DataFrame, by: Mapping[str, str], cells: Mapping[str, Cell]) -> Table:
     """Return a row for each value of the columns `by`, and in it what each of the cells makes of its rows."""
     table = [(*by.values(), *cells)]
-    for key, one in rows.groupby(list(by), sort=False):
+    for key, group in rows.groupby(list(by), sort=False):
         labels = (
             f"{part:,g}" if not isinstance(part, str) else NAMES[part] if column in ("strategy", "server") else part
             for part, column in zip(key, by, strict=True)
         )
-        table.append((*labels, *(cell(one) for cell in cells.values())))
+        table.append((*labels, *(cell(group) for cell in cells.values())))
     return table
 
 
@@ -81,9 +81,9 @@ def _only(column: str, value: Any, cell: Cell, rows: pd.DataFrame) -> str:
     return cell(rows[rows[column] == value])
 
 
-def _times(name: str, column: str, one: Any, other: Any, rows: pd.DataFrame) -> str:
+def _times(name: str, column: str, dividend: Any, divisor: Any, rows: pd.DataFrame) -> str:
     means = rows.groupby(column)[name].mean()
-    ratio = means.get(one, math.nan) / means.get(other, math.nan)
+    ratio = means.get(dividend, math.nan) / means.get(divisor, math.nan)
     return "-" if pd.isna(ratio) else f"{ratio:.2f}"
 
 
@@ -101,7 +101,7 @@ IN_PERCENT: dict[str, Cell] = {"accuracy, %": _spread("accuracy", 2, 100)}
 
 def grid(rows: pd.DataFrame, by: Mapping[str, str], chosen: Mapping[Any, float] | None = None) -> Table:
     """Return the score (accuracy in %) of each learning rate; a star at the one `chosen`, by default the best."""
-    best = {key: one["lr"].iloc[0] for key, one in by_score(rows).groupby(list(by))}
+    best = {key: of_key["lr"].iloc[0] for key, of_key in by_score(rows).groupby(list(by))}
     score = score_of(rows)
 
     def cell(frame: pd.DataFrame) -> str:
@@ -127,14 +127,14 @@ def comparison(
     runs = []
     for setup in setups:
         of_server = f" ({setup.workers} worker{'s' * (setup.workers > 1)})" if SERVER in setup.roles else ""
-        one = pick(results.runs, setup).set_index("seed")
+        of_setup = pick(results.runs, setup).set_index("seed")
         reached = seconds_to(results, target or 0.0, setup)
         label = {"network": setup.model.upper(), "ranks": setup.ranks.removesuffix(" ranks") + of_server}
-        runs.append(one.assign(**label, ratio=ratio_to(results, setup), reached=reached))
+        runs.append(of_setup.assign(**label, ratio=ratio_to(results, setup), reached=reached))
     cells = {
         "test accuracy, %": _spread("accuracy", 2, 100), "seconds per epoch": _spread("epoch_s", 2),
         "throughput relative to PyTorch's own":
-            lambda one: "1" if (one["ratio"] == 1).all() else spread(one["ratio"], 2),
+            lambda of_group: "1" if (of_group["ratio"] == 1).all() else spread(of_group["ratio"], 2),
         "MB per step": _mb,
     }  # fmt: skip
     if target:

@@ -20,9 +20,11 @@ from gradwire.virtual_time.cluster import ClusterOptions
 from strategies import Strategy
 
 TEXT, SPEED, WORKERS, FULL_SPEED = "language_model", "speed", 8, BANDWIDTHS[0]
-STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and rates so many times those of the grid
+STEP_MS, SGD_RATE = 20, 10  # of a worker's step; DGS has no AdamW, and takes rates SGD_RATE times those of the grid
 OF_TEXT: dict[str, Strategy] = {ONE_PROCESS: make("single", workers_like=WORKERS)}
-OF_TEXT |= {name: one for group in family.EVERY.values() for name, one in group.items() if name in names_of(VIRTUAL)}
+OF_TEXT |= {
+    name: strategy for group in family.EVERY.values() for name, strategy in group.items() if name in names_of(VIRTUAL)
+}
 OF_TEXT["overlapped ring"] = make("overlapped_ring", bucket_mb=0.05)  # the network has few megabytes
 
 SELDOM, ROUND, NETWORKS = "low_communication", 8, BANDWIDTHS[1:]  # ROUND: steps between two averagings of all of x
@@ -44,7 +46,7 @@ WITH_TWO, BATCH_OF_TWO = {"ring": 2, "server": 3, "DDP": 2}, 8  # ranks of two w
 
 
 def depends_on_time(name: str) -> bool:
-    """Return whether a strategy learns something else on another network: who comes first, or last, decides."""
+    """Return whether a strategy learns something else on another network, by the order in which workers come."""
     return _ALL[name].traits.asynchronous or _ALL[name].name == "backup_workers"
 
 
@@ -59,7 +61,7 @@ def at(rows: Rows, gbit: float, last: bool = True) -> pd.DataFrame:
     Of what learns the same at any they are those at full speed, with the seconds a step of the first seed here.
     """
     full_speed = networks_of(rows)[0]
-    here, full = (rows.of("final", last=last, gbit=one) for one in (gbit, full_speed))
+    here, full = (rows.of("final", last=last, gbit=bandwidth) for bandwidth in (gbit, full_speed))
     timed = here[here["seed"] == SEEDS[0]].set_index(["name", "epoch"])
     step_s = (timed["seconds"] / timed["steps"]).rename("seconds")
     same = full[~full["name"].map(depends_on_time)].drop(columns="seconds").join(step_s, on=["name", "epoch"])
@@ -90,7 +92,7 @@ class LanguageModel(Simulated):
     ]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: the server's if it takes the same steps."""
+        """Return the key of the runs whose rate it takes: the server's if it takes the same steps."""
         alike = case.where == REAL or case.name in (*ALIKE, ONE_PROCESS)
         return VIRTUAL, "server" if alike else case.name, WORKERS
 
@@ -122,7 +124,7 @@ class LowCommunication(LanguageModel):
              if gbit == NETWORKS[0] or depends_on_time(name) or seed == SEEDS[0]]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: its own."""
+        """Return the key of the runs whose rate it takes: its own."""
         return Simulated.like(self, case)
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:

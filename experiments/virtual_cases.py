@@ -3,7 +3,7 @@
 Compression has two experiments: every codec on a ring, and the five methods of the paper on dual-way sparsification
 (Yan, Xiao, Chen, Zhou, Wu, 2020, ICPP 2020): momentum SGD in one process, and on an asynchronous server ASGD, Gradient
 Dropping, Deep Gradient Compression and DGS. The whole family has the same budget of samples for every strategy, in
-virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, of which a server may be one.
+virtual time with 16 or 64 workers, a server beside them, and in processes with 4 ranks, any server included.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Cluster(Simulated):
     ]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: with a backup worker those of the server."""
+        """Return the key of the runs whose rate it takes: with a backup worker the server's."""
         return VIRTUAL, "server" if case.name == "backup" else case.name, case.workers
 
     def options(self, case: Case, common: dict[str, Any]) -> Options:
@@ -108,22 +108,22 @@ class Compression(Simulated):
     def __init__(self, name: str, quick: bool = False) -> None:
         super().__init__(name, quick)
         names, first = NAMES[name], SEEDS[0]
-        self.tuning = [Case(GRID, one, _workers(one), lr, TUNING_SEED) for one, lr in product(names, self.rates)]
+        self.tuning = [Case(GRID, name, _workers(name), lr, TUNING_SEED) for name, lr in product(names, self.rates)]
         runs = product(names, self.workers, SEEDS)
-        cases = [Case("final", one, _workers(one, n), 0, seed) for one, n, seed in runs]
+        cases = [Case("final", method, _workers(method, n), 0, seed) for method, n, seed in runs]
         if name == METHODS:
-            cases += [Case("bandwidth", one, n, 0, first, gbit)
-                      for one, n, gbit in product(ON_A_SERVER, self.workers, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
-            cases += [Case("density", one, TUNED_AT, 0, seed, density=density)
-                      for one, density, seed in product(BY_DENSITY, (0.1, 0.001), SEEDS)]  # fmt: skip
+            cases += [Case("bandwidth", name, n, 0, first, gbit)
+                      for name, n, gbit in product(ON_A_SERVER, self.workers, BANDWIDTHS) if gbit != USUAL]  # fmt: skip
+            cases += [Case("density", method, TUNED_AT, 0, seed, density=density)
+                      for method, density, seed in product(BY_DENSITY, (0.1, 0.001), SEEDS)]  # fmt: skip
         else:  # the bits are the same at every bandwidth
             timed = [*product(["time"], self.workers), ("server", TUNED_AT)]
-            cases += [Case(question, one, n, 0, first, gbit)
-                      for (question, n), one, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
+            cases += [Case(question, method, n, 0, first, gbit)
+                      for (question, n), method, gbit in product(timed, names, BANDWIDTHS)]  # fmt: skip
         self.shown = list(dict.fromkeys(cases))
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate."""
+        """Return the key of the runs whose rate it takes."""
         return VIRTUAL, case.name, _workers(case.name)
 
     def _strategy(self, case: Case) -> Strategy:
@@ -200,7 +200,7 @@ EVERY: dict[str, dict[str, Strategy]] = {  # by group
     },
     "one x, no lock": {"Hogwild": make("hogwild"), "Hogwild++": make("hogwild_pp")},
 }  # fmt: skip
-_STRATEGIES: dict[str, Strategy] = {name: one for group in EVERY.values() for name, one in group.items()}
+_STRATEGIES: dict[str, Strategy] = {name: strategy for group in EVERY.values() for name, strategy in group.items()}
 _ONLY = {REAL: ("inconsistent reads", "Hogwild", "Hogwild++"), VIRTUAL: ("4 servers",)}
 ALIKE = ("4 servers", "1 backup worker", "ring", "overlapped ring", "sharded ring", "naive", "all-gather")
 """They take the steps of the synchronous server, or nearly, and so have its learning rate."""
@@ -236,7 +236,7 @@ class WholeFamily(Simulated):
     ]  # fmt: skip
 
     def like(self, case: Case) -> tuple[str, str, int]:
-        """Return of which runs it has the rate: those that are ALIKE that of the server, Hogwild that of 4 ranks."""
+        """Return the key of the runs whose rate it takes: the server's if ALIKE, that of 4 ranks for Hogwild."""
         name = "server" if case.name in ALIKE else case.name
         if case.question == "axis":  # with the bound 0 a server is synchronous
             name = "local SGD, every 5" if case.name == LOCAL_STEPS else "asynchronous" if case.value else "server"

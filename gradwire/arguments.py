@@ -1,4 +1,4 @@
-"""A command line is read, with one line for what is wrong in it."""
+"""Parse a command line; report an error in one line."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ def check_name(option: str, name: str, known: Sequence[str], or_own: bool) -> No
 
 
 def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """Return what a command line gives for `option`, the last time; None if it does not give it."""
+    """Return the last value of `option` in a command line; None if it is not there."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(option, dest="value", nargs="?")
     value: str | None = parser.parse_known_args(arguments)[0].value
@@ -37,7 +37,7 @@ def read_options(arguments: Sequence[str], kind: type[T], description: str) -> T
     except SystemExit as stop:
         if not stop.code:
             raise
-        # tyro draws a box, or lines where none can be printed; what is wrong stands between the first rules.
+        # tyro draws a box, or lines where none can be printed; the error stands between the first rules.
         parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
         text = parts[1] if len(parts) > 1 else parts[0]
         raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None

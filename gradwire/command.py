@@ -1,4 +1,4 @@
-"""The command `gradwire`: what it can do, and where that is done. Loads nothing large."""
+"""The command `gradwire`: its subcommands and their modules. Loads nothing large."""
 
 import sys
 
@@ -48,7 +48,7 @@ COMMANDS = {
         "grade": ("lessons.grade", "grade a folder of submissions"),
     },
 }  # fmt: skip
-"""The module of each command, which has a function `main(arguments)`, and what it does."""
+"""The module of each command, which has a function `main(arguments)`, and its description."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -174,7 +174,7 @@ def _command_line(default: Options, more: type[Any]) -> type[Any]:
 
 
 def _without_choices(kind: type[Any]) -> type[Any]:
-    """Return a panel without what is a strategy or a codec, of which the command line has the name."""
+    """Return a panel without its strategy or codec, which the command line has by name."""
     options, helps = dataclasses.fields(kind), help_of(kind)
     hints: dict[str, Any] = get_type_hints(kind)
     if all(option.name not in Options.choices() for option in options):

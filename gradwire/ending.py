@@ -16,7 +16,7 @@ from gradwire.core.records.interrupts import INTERRUPTS, number_of
 def end_while_loading(kept: str, clean_up: Callable[[], object] = lambda: None) -> None:
     """Open the standard streams that are closed; have an interrupt end this process at once.
 
-    An interrupt then calls `clean_up` and says in one line what is `kept`.
+    An interrupt then calls `clean_up` and prints `kept`, one line on the results that are kept.
 
     For a script that imports for seconds: an exception that a signal raises amid an import may be lost in it, and may
     be passed through C++ code that aborts.
@@ -101,7 +101,7 @@ def unread_output_is_no_error() -> Iterator[Output]:
 
 
 def exit_code_of(output: Output, code: int) -> int:
-    """Return the exit code of a command that ended with `code` and printed to `output`; say what was lost."""
+    """Return the exit code of a command that ended with `code` and printed to `output`; report lost output."""
     if output.lost:
         print(f"error: cannot write to standard output: {output.lost}; files are complete", file=sys.stderr)
         return code or 1
@@ -109,7 +109,7 @@ def exit_code_of(output: Output, code: int) -> int:
 
 
 def run_command(work: Callable[[], object], kept: str | None = None) -> int:
-    """Call `work` and return the exit code; what goes wrong becomes one line.
+    """Call `work` and return the exit code; an error becomes one line.
 
     `kept`: what an interrupt leaves; None: what its second argument says, or nothing.
     """

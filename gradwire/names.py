@@ -71,7 +71,9 @@ def check_recorded(recorded: Mapping[str, Any], where: object, chosen: Mapping[s
 
     Raises UsageError, naming `where`; also if the run has another strategy or codec.
     """
-    kinds: dict[str, Any] = {option: one if isinstance(one, type) else type(one) for option, one in chosen.items()}
+    kinds: dict[str, Any] = {
+        option: choice if isinstance(choice, type) else type(choice) for option, choice in chosen.items()
+    }
     for option, kind in kinds.items():
         if (name := recorded.get(option, default_name(option))) != kind.name:
             raise UsageError(f"{where}: was made with --{option} {name}, not {kind.name}, which cannot change")
@@ -89,7 +91,7 @@ def check_recorded(recorded: Mapping[str, Any], where: object, chosen: Mapping[s
 
 
 def default_name(option: str) -> str | None:
-    """Return what a record means that says nothing of an option such as --codec; None: it always says it."""
+    """Return the value of an option such as --codec if a record lacks it; None: records always have it."""
     return None if option == "strategy" else next(iter(Options.choices()[option].table))
 
 
@@ -120,7 +122,7 @@ def options_from(
 def check_recorded_code(recorded: Mapping[str, Any], where: object, given: Mapping[str, str | None]) -> None:
     """Check that the user trusts the code that the recorded options name.
 
-    Trusted are modules that lie directly in the current folder, this package's own, and what is `given` by name on the
+    Trusted are modules that lie directly in the current folder, this package's own, and those `given` by name on the
     command line. Raises UsageError, naming `where`; nothing has been imported then.
     """
     for option in NAMING_CODE:
@@ -159,7 +161,7 @@ def _types(*owners: type[Any]) -> dict[str, Any]:
 
 def _fits(value: object, kind: Any) -> bool:
     if isinstance(kind, types.UnionType):
-        return any(_fits(value, one) for one in typing.get_args(kind))
+        return any(_fits(value, member) for member in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     if kind is float:

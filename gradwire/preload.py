@@ -9,4 +9,4 @@ from gradwire.core.transports import shared_memory
 
 __all__ = ["loop", "options", "rank_process", "shared_memory"]
 
-gc.freeze()  # no rank looks for garbage in what was loaded
+gc.freeze()  # no rank looks for garbage in the loaded modules

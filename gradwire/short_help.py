@@ -1,4 +1,4 @@
-"""What `--help` prints: what a first user needs, on one screen. `--help all` has the rest."""
+"""The text of `--help`: one screen for a first user. `--help all` has the rest."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ def is_asked_for(arguments: Sequence[str]) -> bool:
 
 
 def short_help(title: str, about: Sequence[str], options: Iterable[tuple[str, str, Any]]) -> str:
-    """Return the text: what the command does, examples or other lines, and each option's name, help and default."""
+    """Return the text: the command's description, examples or other lines, and each option's name, help and default."""
     width, program = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns), _program()
     lines = [f"usage: {program} [OPTIONS]", "", *textwrap.wrap(title, width), ""]
     for line in about:

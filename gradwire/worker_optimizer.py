@@ -160,7 +160,7 @@ class WorkerOptimizer(torch.optim.Optimizer):
     # Server
 
     def serve(self, epochs: int = 1) -> None:
-        """Answer the workers until all have called `finish` so many times. Raises PeerLost, WaitTimeout."""
+        """Answer the workers until all have called `finish` `epochs` times. Raises PeerLost, WaitTimeout."""
         self._check_role(True, "serve")
         for _ in range(epochs):
             self.strategy.serve()

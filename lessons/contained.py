@@ -1,4 +1,4 @@
-"""Calls in processes of their own, which are ended with all that they have started: for code that nobody has read.
+"""Calls in processes of their own, which are ended with all that they have started: for code that is not trusted.
 
 Each is forked from this process, which has loaded torch. It adopts what its descendants leave behind, detached from
 their group and session, so whatever was started is below it, is counted, and is killed. On Linux only.
@@ -20,7 +20,7 @@ from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.interrupts import INTERRUPTS, interrupts_wait
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-_MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts once what is shared, and takes longer
+_MEMORY = (("status", "VmRSS"), ("smaps_rollup", "Pss"))  # the second counts shared memory once, and takes longer
 _GIVE_UP_S = 10.0
 
 
@@ -77,7 +77,7 @@ class Contained:
             self.exceeded = f"took more than {self._seconds:g} s"
         elif sum(map(_threads, family)) > self._processes:
             self.exceeded = f"started more than {self._processes} processes and threads"
-        elif all(sum(_megabytes(one, *what) for one in family) > self._megabytes for what in _MEMORY):
+        elif all(sum(_megabytes(member, *what) for member in family) > self._megabytes for what in _MEMORY):
             self.exceeded = f"needed more than {self._megabytes:g} MB of memory"
         if self.exceeded:
             os.kill(self.pid, signal.SIGKILL)
@@ -120,32 +120,32 @@ def adopt_orphans() -> None:
 def below(pid: int, spare: Collection[int] = ()) -> list[int]:
     """Return the processes below this one that have not ended; not the `spare` ones, and none below them."""
     children = dict[int, list[int]]()
-    for one, state, parent in _processes():
-        if state not in "ZX" and one not in spare:
-            children.setdefault(parent, []).append(one)
+    for process, state, parent in _processes():
+        if state not in "ZX" and process not in spare:
+            children.setdefault(parent, []).append(process)
     found = [pid]
-    for one in found:
-        found += children.get(one, [])
+    for process in found:
+        found += children.get(process, [])
     return found[1:]
 
 
 def end_below(spare: Collection[int] = ()) -> None:
     """Kill all that `below` finds of this process, until nothing is left; gives up after some seconds.
 
-    A whole group is killed at once, since what forks without end would be faster than who kills one after the other.
+    It kills a whole group at once: a process that forks without end is faster than killing its children one by one.
     """
     give_up = time.monotonic() + _GIVE_UP_S
     while (found := below(os.getpid(), spare)) and time.monotonic() < give_up:
-        for one in found:
+        for process in found:
             with suppress(ProcessLookupError, PermissionError):
-                group = os.getpgid(one)
-                os.kill(one, signal.SIGKILL)
+                group = os.getpgid(process)
+                os.kill(process, signal.SIGKILL)
                 if group != os.getpgrp():
                     os.killpg(group, signal.SIGKILL)
         time.sleep(0.005)
-    for one, state, parent in _processes():
-        if state == "Z" and parent == os.getpid() and one not in spare:
-            os.waitpid(one, os.WNOHANG)
+    for process, state, parent in _processes():
+        if state == "Z" and parent == os.getpid() and process not in spare:
+            os.waitpid(process, os.WNOHANG)
 
 
 def _processes() -> Iterator[tuple[int, str, int]]:

@@ -1,7 +1,7 @@
 """How far ranks are from one process, step by step: softmax regression on the digits, in virtual time.
 
 The ranks take the parts of a plan, average their gradients by a student's function, and make the same step. One process
-takes the same batches by the student's oracle. What is compared is x after every step.
+takes the same batches by the student's oracle. The comparison is of x after every step.
 """
 
 from collections.abc import Callable, Sequence

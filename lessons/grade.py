@@ -85,14 +85,14 @@ class Task(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is kept of a report: the cells of the grades, and its part of the page."""
+    """The kept part of a report: the cells of the grades, and its part of the page."""
 
     cells: list[str]
     html: str
 
 
 def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict:
-    """Return what is kept of a report. Nothing in its cells is obeyed by a terminal, or taken for a formula."""
+    """Return the verdict of a report. Its cells are safe for terminals and spreadsheets: no escapes, no formulas."""
     first = report.verdict.partition("\n")[0]
     name = task.submission.name.removesuffix(".py")
     cells = [name, task.lab.name, str(report.points), report.kind, first, "; ".join(flags)]
@@ -145,7 +145,7 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
             time.sleep(_TICK_S)
             for task in [task for task, call in running.items() if call.has_ended()]:
                 ended = running.pop(task)
-                end_below([one.pid for one in running.values()])
+                end_below([contained.pid for contained in running.values()])
                 if ended.exceeded:
                     yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
                 elif result := ended.result():
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
-    """Return the submissions and the labs; find what is not possible before anything is judged. Raises UsageError."""
+    """Return the submissions and the labs; check all settings before anything is judged. Raises UsageError."""
     if sys.platform != "linux":
         raise UsageError("lessons.grade: needs Linux, whose kernel tells which processes a submission has started")
     labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]
@@ -240,9 +240,9 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
     in_order = [verdicts[task] for task in tasks]
     with write_together([table, page]) as (rows, text_of_page):
         with open(rows, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([_HEADER, *(one.cells for one in in_order)])
+            csv.writer(file).writerows([_HEADER, *(verdict.cells for verdict in in_order)])
         text_of_page.write_text(page_of(in_order), encoding="utf-8", errors="replace")
-    average = sum(int(one.cells[2]) for one in in_order) / len(in_order)
+    average = sum(int(verdict.cells[2]) for verdict in in_order) / len(in_order)
     print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {page}")
     return in_order
 
@@ -250,10 +250,10 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
 def page_of(verdicts: Sequence[Verdict]) -> str:
     """Return the page: the table, and below it each report with its drawing."""
     rows, details = ["".join(f"<th>{name}" for name in _HEADER)], []
-    for i, one in enumerate(verdicts):
-        name, *cells = map(html.escape, one.cells)
+    for i, verdict in enumerate(verdicts):
+        name, *cells = map(html.escape, verdict.cells)
         rows.append(f'<td><a href="#r{i}">{name}</a>' + "".join(f"<td>{cell}" for cell in cells))
-        details.append(f'<h2 id="r{i}">{name}, {cells[0]}</h2><p>{cells[-1]}</p>{one.html}')
+        details.append(f'<h2 id="r{i}">{name}, {cells[0]}</h2><p>{cells[-1]}</p>{verdict.html}')
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Grades</title><style>{_STYLE}</style>'
     return "\n".join([head, "<h1>Grades</h1><table>", *(f"<tr>{row}" for row in rows), "</table>", *details])
 

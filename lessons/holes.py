@@ -21,7 +21,7 @@ def find_hole(lab: str, path: str) -> str:
     before = list(takewhile(lambda name: _hole(given[name]) is None, given))
     name = next((name for name in given if name not in before), "")
     hole = _hole(file[name]) if name in file else None
-    if hole is None or any(one not in file or ast.dump(file[one]) != ast.dump(given[one]) for one in before):
+    if hole is None or any(name not in file or ast.dump(file[name]) != ast.dump(given[name]) for name in before):
         return ""
     line, text = hole
     text = " ".join("".join(c if c.isprintable() else " " for c in text[:500]).split())
@@ -30,7 +30,7 @@ def find_hole(lab: str, path: str) -> str:
 
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     tree = ast.parse(path.read_bytes())
-    return {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _hole(function: ast.FunctionDef) -> tuple[int, str] | None:

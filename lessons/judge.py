@@ -54,7 +54,7 @@ class Game:
         self.case = run.case
         self.numbers = count(1)  # of what ranks send and take
         self.rounds = [0] * self.case.n  # of the last message that a rank has received
-        self.to_be_read: dict[int, Sent] = {}  # by its sender, who waits for that
+        self.to_be_read: dict[int, Sent] = {}  # by its sender, which waits for that
         self.fault: Fault | None = None
         self.ended = set[int]()
 
@@ -116,13 +116,13 @@ class Game:
             if message.dst in self.ended:
                 unread = message.arrived is None
                 return self._explain_unread(message) if unread else self._explain_unreleased(message)
-        held = next((one for one in self.to_be_read.values() if one.arrived is not None), None)
+        held = next((received for received in self.to_be_read.values() if received.arrived is not None), None)
         if held:
             waits += f"; rank {held.dst} has received {held.tag!r}, but not released it: {_RELEASE}"
-        for one in self.run.sent:
-            waits_for_it = rf"rank {one.dst} waits for [^;]* from (rank {one.rank}|anybody)"
-            if one.arrived is None and re.search(waits_for_it, waits):
-                waits += f"; but rank {one.rank} has sent rank {one.dst} {one.tag!r}"
+        for sent in self.run.sent:
+            waits_for_it = rf"rank {sent.dst} waits for [^;]* from (rank {sent.rank}|anybody)"
+            if sent.arrived is None and re.search(waits_for_it, waits):
+                waits += f"; but rank {sent.rank} has sent rank {sent.dst} {sent.tag!r}"
                 break
         return Fault("deadlock", f"{self.case}: {waits}")
 
@@ -130,12 +130,12 @@ class Game:
         if lost.what:
             why = lost.why if lost.rank == ANY else "which has returned without sending it"
             return Fault("deadlock", f"{self.case}: rank {rank} waits for {lost.what}, {why}")
-        unread = [one for one in self.run.sent if one.dst == lost.rank and one.arrived is None]
+        unread = [message for message in self.run.sent if message.dst == lost.rank and message.arrived is None]
         text = f"{self.case}: rank {rank} sends to rank {lost.rank}, which has returned"
         return self._explain_unread(unread[0]) if unread else Fault("unread", text)
 
     def sending(self, message: Sent) -> str:
-        """Return who sent what to whom, and where in the run."""
+        """Return the sender, receiver and label of a message, and its place in the run."""
         at = f"N = {self.case.n}, {self.lab.place(message, self.case)}:"
         return f"{at} rank {message.rank} sent {self.label(message)} to rank {message.dst}"
 
@@ -159,8 +159,8 @@ class LabTransport:
         self.rank, self.world_size, self.peers = simulated.rank, simulated.world_size, [*simulated.peers]
         self.messages_sent = simulated.messages_sent
         self._game, self._simulated = game, simulated
-        self._memory: list[torch.Tensor] = []  # what was allocated
-        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # what is being read, and what it was
+        self._memory: list[torch.Tensor] = []  # the allocated vectors
+        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # read now, and the bits then
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] whose slices peers read in place."""
@@ -198,8 +198,8 @@ class LabTransport:
         _check_tags(tag if isinstance(tag, tuple) else (tag,))
         self.look()
         received = self._simulated.recv(src, tag)
-        sent = next(one for one in self._game.run.of_rank(received.src)
-                    if (one.dst, one.tag) == (self.rank, received.tag) and not one.taken)  # fmt: skip
+        sent = next(message for message in self._game.run.of_rank(received.src)
+                    if (message.dst, message.tag) == (self.rank, received.tag) and not message.taken)  # fmt: skip
         sent.arrived, sent.taken = self._simulated.now(), next(self._game.numbers)
         self._game.rounds[self.rank] = max(self._game.rounds[self.rank], sent.round)
         received.release()
@@ -218,7 +218,7 @@ class LabTransport:
         _bits(vector).fill_(SPOILED)
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so many virtual seconds."""
+        """Do nothing for `seconds` of virtual time."""
         self._simulated.sleep(seconds)
 
     def _span(self, value: torch.Tensor) -> tuple[int, int, int] | None:
@@ -235,10 +235,10 @@ class LabTransport:
 
         Raises Fault for those of received ones.
         """
-        self._in_use = [one for one in self._in_use if not one[0].released]
+        self._in_use = [entry for entry in self._in_use if not entry[0].released]
         for message, now, then in self._in_use:
             if not message.span or torch.equal(_bits(now), then):
-                continue  # without a span it is a copy, which nobody else reads
+                continue  # without a span it is a copy, which no other rank reads
             if message.rank != self.rank:
                 raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
                                       f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "

@@ -110,11 +110,11 @@ class Figure:
 class Lab(ABC):
     """A lab; its class says all of it. A new one is a module in this package, and a line in `labs.LABS`.
 
-    Of what a method yields the first counts, so what explains more comes first; where nothing is yielded, all is well.
+    Only the first fault that a method yields counts, so those that explain more come first; none: all is well.
     `functions` are the names of what the student writes. `cases` come in the order in which they are run: first those
     in which a fault is easiest to explain. `scored` is the case of the score and of the picture, `real` that of the run
-    on processes; neither needs to be among `cases`. `parts` has for a function what it gets points for in equal shares
-    when it is not right: what is to hold of the run that went wrong, which may have no results.
+    on processes; neither needs to be among `cases`. `parts` has, for a function that is not right, conditions on its
+    run that get points in equal shares; the run may have no results.
     """
 
     name: ClassVar[str]
@@ -181,7 +181,7 @@ class Lab(ABC):
         return message.tag
 
     def costs(self, run: Run) -> dict[str, float]:
-        """Return the costs of a run of the case `scored`, by name: by default those of a step, of who sends most."""
+        """Return the costs of a run of the case `scored`, by name: by default of a step, of the busiest sender."""
         costs = {"messages of a rank": max(run.messages), "bytes of a rank": max(run.nbytes), "rounds": run.rounds,
                  "virtual seconds": run.seconds}  # fmt: skip
         return {name: cost / self.steps for name, cost in costs.items()}
@@ -202,8 +202,8 @@ class Lab(ABC):
 
     def advise(self, run: Run, missed: Sequence[Figure]) -> str:
         """Return why a right run costs more than the best known: a hint, if there is one, and the first figure."""
-        one = missed[0]
-        text = f"{one.name}: {one.yours:.6g}; the best known needs {one.best:.6g}, {one.formula}"
+        figure = missed[0]
+        text = f"{figure.name}: {figure.yours:.6g}; the best known needs {figure.best:.6g}, {figure.formula}"
         return "; ".join([*islice(self.hint(run, missed), 1), text])
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:

@@ -80,9 +80,9 @@ class Mine(FullySharded):
             assert mine.parameters is not None, "the check has seen it"
             self.bind(block, mine.parameters)
 
-    def unbind(self, block: blocks.Block) -> None:
+    def free(self, block: blocks.Block) -> None:
         """Forget the block's parameters."""
-        super().unbind(block)
+        super().free(block)
         self.free_block(self.mine[block])
 
     def reduce(self, block: blocks.Block, n: int) -> None:

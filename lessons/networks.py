@@ -32,5 +32,5 @@ def measure(
 
         return max(VirtualTime(network, lambda *_: 0.0).launch(be, n))
 
-    times = {name: [1000 * seconds(one, nbytes) for nbytes in sizes] for name, one in all_reduces.items()}
+    times = {name: [1000 * seconds(all_reduce, nbytes) for nbytes in sizes] for name, all_reduce in all_reduces.items()}
     return pd.DataFrame(times, index=pd.Index(sizes, name="bytes"))

@@ -1,4 +1,4 @@
-"""What is right in functions that are not: whole functions, their parts, and how they do in the first cases."""
+"""Partial credit for wrong submissions: right functions, their parts, and functions right in the first cases."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,14 +11,14 @@ BEGUN = 0.5  # of the points of a function that is right in its first cases, but
 def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
     """Return the functions whose own cases all come before this one, or one behind `lab.cases`."""
     whole = lab.whole or lab.functions[-1]
-    is_for = [lab.function_of(one) or whole for one in lab.cases]
+    is_for = [lab.function_of(own_case) or whole for own_case in lab.cases]
     begin = lab.cases.index(case) if case in lab.cases else len(lab.cases)
     before, behind = is_for[:begin], is_for[begin:] or [whole]
     return tuple(name for name in lab.functions if name in before and name not in behind)
 
 
 def parts_right(lab: Lab, run: Run, fault: Fault, right: Sequence[str]) -> dict[str, float]:
-    """Return what is right in the functions that a run with a fault is for, as shares of the lab, by its name."""
+    """Return the parts that are right in the functions of a faulty run, as shares of the lab, by name."""
     shares: dict[str, float] = {}
     n_parts = 0
     for function in _wrong(lab, run.case, right):
@@ -41,7 +41,7 @@ def _holds(holds: Callable[[Run], bool], run: Run) -> bool:
 def best_of(lab: Lab, case: Case, right: Sequence[str], parts: Mapping[str, float]) -> dict[str, float]:
     """Return the shares of the lab for these parts, or those for all cases like this one that came before, if more."""
     cases = [*lab.cases, lab.scored]
-    alike = [one for one in cases if lab.function_of(one) == lab.function_of(case)]
+    alike = [other for other in cases if lab.function_of(other) == lab.function_of(case)]
     wrong = _wrong(lab, case, right)
     share = BEGUN * len(wrong) / len(lab.functions)
     if case == alike[0] or not wrong or sum(parts.values()) >= share:

@@ -52,7 +52,7 @@ class Played(NamedTuple):
     fault: Fault | None = None
     left_out: str = ""
     right: tuple[str, ...] = ()  # the functions that are right
-    parts: Mapping[str, float] = {}  # of those that are not: what is right in them, as shares of the lab
+    parts: Mapping[str, float] = {}  # of those that are not: their right parts, as shares of the lab
 
 
 class OutOfTime(BaseException):
@@ -96,10 +96,10 @@ def play_apart(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[P
 def play_cases(
     lab: Lab, source: Source, report: Callable[[Run | Played], None], begin: Callable[[str], None] = lambda what: None
 ) -> Played:
-    """Play all cases, then a small one in all orders, up to the first fault, and what is for other functions behind it.
+    """Play all cases, then a small one in all orders, up to the first fault, and cases of other functions behind it.
 
     Report each case before it is played, and the first fault. Each rank loads the functions for itself, so that none
-    sees another's globals. `begin` is called with what runs the student's code, in words, whenever that begins, and
+    sees another's globals. `begin` is called with a description whenever the student's code begins to run, and
     with "" when it has ended.
     """
     yours: list[SimpleNamespace] = []
@@ -185,7 +185,7 @@ def play_on_processes(lab: Lab, source: Source) -> Fault | None:
         results = [ended]
     faults = [result for result in results if isinstance(result, Fault)]
     if faults:
-        fault = min(faults, key=lambda fault: fault.kind == "lost")  # who lost a peer did so by another's fault
+        fault = min(faults, key=lambda fault: fault.kind == "lost")  # a rank lost its peer by another's fault
         return Fault("real", f"{begin}: {str(fault).removeprefix(f'{run.case}: ')}")
     run.results = results
     if first(lab.find_faults(run)):

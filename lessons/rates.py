@@ -19,16 +19,16 @@ from lessons.training import NOT_TRAINED, accuracy_of, train_digits
 EPOCHS, BATCH = 3, 8
 WORKERS = (1, 4, 16)
 RATES = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
-CHANCE = 0.1  # the accuracy of who guesses one of ten digits
+CHANCE = 0.1  # the accuracy of guessing one of ten digits
 Serve = Callable[..., list[int]]
 Rule = Callable[[float, int], float]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of one run: the part of the held-out pictures that is told right, and the mean staleness.
+    """The result of one run: the held-out accuracy, and the mean staleness.
 
-    Where the loss became infinite the accuracy is that of guessing, and of the staleness nothing is known.
+    If the loss became infinite, the accuracy is that of guessing, and the staleness is unknown.
     """
 
     accuracy: float
@@ -41,7 +41,7 @@ class Trained:
 
 
 def train(serve: Serve, workers: int, rate: float) -> Trained:
-    """Train by a server and so many workers with one learning rate. Raises RunFailed."""
+    """Train by a server and `workers` workers with one learning rate. Raises RunFailed."""
     late: list[int] = []
 
     def serve_all(*of_serve: Any) -> list[int]:
@@ -71,8 +71,8 @@ def shrink(report: Report, serve: Serve, largest_rate: Rule, rate: float) -> str
         return NOT_TRAINED
     lines = []
     for workers, smaller in _shrunk(rate, largest_rate).items():
-        for one in dict.fromkeys((rate, smaller)):  # the same for one worker
-            lines.append(f"{workers:2} workers, rate {one:.4f}: {train(serve, workers, one)}")
+        for tried in dict.fromkeys((rate, smaller)):  # the same for one worker
+            lines.append(f"{workers:2} workers, rate {tried:.4f}: {train(serve, workers, tried)}")
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Picture
 
 from lessons.lab import Figure, Lab, Run, counted
 
-FOR_RIGHT = 60  # points; what is left is shared by the figures of the score
+FOR_RIGHT = 60  # points; the figures of the score share the rest
 _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
 _LABELLED_ALIKE = 20  # the same, where all messages have one label
@@ -111,7 +111,10 @@ class Report:
     def _schedule(self, run: Run | None) -> list[tuple[int, int, int, str, int]]:
         """Return what the picture shows of a run but its times."""
         assert run is not None, "else there is no picture"
-        return sorted((one.rank, one.step, one.dst, self.lab.label(one, run.case), one.nbytes) for one in run.sent)
+        return sorted(
+            (message.rank, message.step, message.dst, self.lab.label(message, run.case), message.nbytes)
+            for message in run.sent
+        )
 
     # For programs
 
@@ -217,7 +220,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> Picture:
                           parse_math=False, bbox=box)  # fmt: skip
         left_out = f", of which {_MOST} are drawn" if len(run.sent) > _MOST else ""
         of_all = f"{counted(len(run.sent), 'message')}{left_out}, {counted(run.rounds, 'round')} in the whole run"
-        legend = "; dashed: sent, never received" if any(one.arrived is None for one in drawn) else ""
+        legend = "; dashed: sent, never received" if any(message.arrived is None for message in drawn) else ""
         axes.set_title(f"{name}: {of_all}{legend}", loc="left", fontsize=10)
         axes.set(ylim=(run.case.n - 0.5, -0.5))
         axes.set_yticks(range(run.case.n), [f"rank {rank}" for rank in range(run.case.n)])

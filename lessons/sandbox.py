@@ -1,4 +1,4 @@
-"""What code that nobody has read may do: the kernel of Linux forbids this process, and all that it starts, the rest.
+"""Limits for code that is not trusted: the kernel of Linux enforces them on this process and all that it starts.
 
 It forbids root, too. `forbid_processes` is by seccomp, `forbid_files` by Landlock. Neither can be taken back.
 """
@@ -88,7 +88,7 @@ def landlock_version() -> int:
 def forbid_files(hidden: Collection[Path], shown: Collection[Path], writable: Collection[Path] | None = None) -> None:
     """Forbid this thread, and what it starts from here on, to read files below `hidden` but not below `shown`.
 
-    Also to write, make and remove files, but for those below `writable`, if that is given; and to reach into processes
+    Also to write, make and remove files, but for those below `writable`, unless it is None; and to reach into processes
     outside, and from version 6 of Landlock to signal them. Raises OSError.
     """
     version = landlock_version()

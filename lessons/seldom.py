@@ -80,8 +80,10 @@ class Mine(StreamingDiLoCo):
             raise UsageError("--resume: what is on its way is not in this lab's checkpoints; start anew")
         super().join(resumed)
         momentum, when = torch.zeros_like(self.x0), (self.local_steps, self.tau, self.alpha)
-        self.mine = {one: Fragment(one.tag, one.offset, *when, one.x, one.x0.data, momentum[one.part], one.sum)
-                     for one in self.cut}  # fmt: skip
+        self.mine = {
+            cut: Fragment(cut.tag, cut.offset, *when, cut.x, cut.x0.data, momentum[cut.part], cut.sum)
+            for cut in self.cut
+        }
 
     def end_step(self, fragment: fragments.Fragment, t: int, n: int) -> None:
         """Send the fragment, and use its sum, as if every rank had as many samples."""

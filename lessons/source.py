@@ -20,7 +20,7 @@ from lessons.lab import Fault
 _NAME = "your_file"  # of the module that a student's file is run as
 _LONGEST = 1000  # characters of a student's text
 _VIEWS = ("view", "view_as", "reshape", "flatten", "detach", "squeeze", "unsqueeze", "contiguous", "narrow", "ravel")
-# What is said beside the commonest exceptions: a part of their text, and a part of the student's line.
+# Hints for the commonest exceptions: a part of their text, and a part of the student's line.
 _HINTS = (
     ("'tuple' object does not support item assignment", "+=", "a tuple's elements are not assigned: add in place, "
      "chunks[i].add_(received.vector)"),
@@ -101,7 +101,7 @@ class Source:
         """
         if isinstance(error, Fault):
             return error
-        frames = [(one.filename, one.lineno or 0) for one in traceback.extract_tb(error.__traceback__)]
+        frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
         own = [frame for frame in frames if frame[0] in self.texts]
         if isinstance(error, SyntaxError) and error.filename in self.texts:
             own = [(error.filename or "", error.lineno or 0)]
@@ -130,13 +130,13 @@ class Source:
 
 
 def _rebound(tree: ast.Module, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines that assign to a parameter of a function by one of these names what is computed from it."""
-    for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
+    """Yield the lines that rebind a parameter with one of these names to a value computed from it."""
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         own = {argument.arg for argument in function.args.args}.intersection(names)
         for node in ast.walk(function):
             match node:
                 case ast.Assign(targets=[ast.Name(name)], value=value) if name in own and _is_new(value):
-                    if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(value)):
+                    if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(value)):
                         yield node.lineno, name
 
 

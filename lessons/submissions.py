@@ -76,7 +76,7 @@ def find_flags(lab: Lab, file: Path, submission: Path) -> list[str]:
     """
     given = {word for line in _lines(LESSONS / f"{lab.name}.py") if _SOLVED.search(line) for word in _words(line)}
     others = [path for path in files_of(submission) if path != file and path.stem not in LABS]
-    files = [file, *(path for path in others if not any(_is_of(one, path) for one in LABS.values()))]
+    files = [file, *(path for path in others if not any(_is_of(other, path) for other in LABS.values()))]
     return [f"{path.name} has {line.strip()[:100]}"
             for path in files for line in _lines(path) if _SOLVED.search(line) and _words(line) - given]  # fmt: skip
 

@@ -24,8 +24,8 @@ def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[fl
 
 
 def are_all(found: Sequence[float], a: float) -> bool:
-    """Whether each part is in a sum so often, as exactly as float32 tells."""
-    return all(abs(one - a) < 1e-3 for one in found)
+    """Whether each part is in a sum `a` times, as exactly as float32 tells."""
+    return all(abs(times - a) < 1e-3 for times in found)
 
 
 def describe(found: Sequence[float], what: str = "rank", numbers: Iterable[int] | None = None) -> str:

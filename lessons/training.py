@@ -42,7 +42,7 @@ def train_digits(strategy: Strategy, compute: str = "10ms", **options: Any) -> t
 
 
 def accuracy_of(table: pd.DataFrame) -> float:
-    """Return the part of the held-out digits that is told right in the end."""
+    """Return the held-out accuracy on the digits at the end."""
     accuracy = tables.totals(table)["test_accuracy"]
     assert accuracy is not None, "every epoch is evaluated"
     return accuracy
@@ -55,9 +55,9 @@ def train(report: Report, strategy: Strategy, n_gpus: int = 4, **changes: Any) -
     """
     if not report.right:
         return NOT_TRAINED
-    one = make_strategy("single", workers_like=strategy.count_workers(n_gpus))
+    single = make_strategy("single", workers_like=strategy.count_workers(n_gpus))
     with tempfile.TemporaryDirectory() as folder:
-        given = Options(strategy=one, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes)
+        given = Options(strategy=single, n_gpus=1, epochs=EPOCHS, device="cpu", results_dir=folder, **changes)
         alone = run(given, quiet=True)
     yours, _ = train_digits(strategy, n_gpus=n_gpus, epochs=EPOCHS, **changes)
     tables_by_name = {f"{n_gpus} ranks, by yours": yours, "one process": alone}

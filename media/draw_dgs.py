@@ -45,12 +45,12 @@ PUBLISHED = (
 """Workers, speed-up, method, marker, label: Yan et al., ICPP 2020, at 1 Gbit/s; the last is over the dense server."""
 COLOURS = {DENSE: "#c25b4e", UP: "#d9903d", BOTH: "#3b6ea5", CODED: "#5a9e6f"}
 TABLE, PICTURE = grid.KEPT / "dgs_speedup.csv", grid.ROOT / "media" / "dgs.png"
-CASES = [dict(zip(("bandwidth", "method", "workers"), one, strict=True))
-         for one in product(BANDWIDTHS, METHODS, WORKERS)]  # fmt: skip
+CASES = [dict(zip(("bandwidth", "method", "workers"), values, strict=True))
+         for values in product(BANDWIDTHS, METHODS, WORKERS)]  # fmt: skip
 
 
 def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
-    """Return the row of a method at a bandwidth with so many workers: seconds a step of all, and the speed-up."""
+    """Return the row of a method at a bandwidth with `workers` workers: seconds a step of all, and the speed-up."""
     strategy, codec, coding = METHODS[method]
     options = Options(
         strategy=strategy, codec=codec, n_gpus=workers + 1, model=MODEL, device="cpu", bandwidth=bandwidth,

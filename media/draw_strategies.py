@@ -21,7 +21,7 @@ from strategies import ParamServer, RingAllReduce, Strategy
 HERE = Path(__file__).parent
 SERVER, WORKER = "#c25b4e", "#3b6ea5"
 CHUNKS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1")
-HALVES = {  # where it is drawn, and what is said of it
+HALVES = {  # the place of the drawing, and its caption
     "share-reduce": (2.3, "Share-reduce: a number counts the ranks summed in that chunk; framed: finished."),
     "share-only": (-0.25, "Share-only: the finished chunks travel round once more and overwrite."),
 }
@@ -41,7 +41,7 @@ def _arrow(axes: Axes, start: Place, end: Place, colour: str, bend: float = 0.0)
 
 
 def _canvas(width: float, low: float, high: float) -> tuple[Figure, Axes]:
-    """Return axes of so many inches, a unit each, from (0, low) on."""
+    """Return axes from (0, low) to (width, high), an inch per unit."""
     figure = Figure((width, high - low), dpi=150)
     axes = figure.subplots()
     axes.axis("off")
@@ -72,7 +72,7 @@ def param_server() -> None:
 
 
 def ring_all_reduce(N: int = 4) -> None:
-    """The ring of N ranks; beside it, who holds which partial sum after every step of both halves."""
+    """The ring of N ranks; beside it, the partial sums of every rank after every step of both halves."""
     figure, axes = _canvas(8.7, -1.7, 3.4)
     centre = (1.6, 0.9)
     places = _circle(N, 1.15) + centre
@@ -118,7 +118,10 @@ def bottleneck(N: int = 5) -> None:
     for axes, strategy in zip(figure.subplots(1, 2), strategies, strict=True):
         axes.set(xlim=(-1.8, 1.8), ylim=(-2.1, 1.7), aspect="equal")
         axes.axis("off")
-        sent = {role: evaluate_cost(strategy, one, N, nbytes=1)[1] for role, one in strategy.cost().by_role.items()}
+        sent = {
+            role: evaluate_cost(strategy, formulas, N, nbytes=1)[1]
+            for role, formulas in strategy.cost().by_role.items()
+        }
         # A server gets what its workers send, and they what it sends; in a ring all get as much as they send.
         got = {"server": (N - 1) * sent["worker"], "worker": sent["server"] / (N - 1)} if "server" in sent else sent
         roles = strategy.roles(N)

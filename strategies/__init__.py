@@ -17,7 +17,7 @@ FAMILIES = {
     "lock_free": "No server, no lock: all write into shared memory",
     "local_models": "No server: each has a model of its own",
 }
-"""What the strategies of each folder have in common."""
+"""The common property of the strategies in each folder."""
 READ_FIRST = ("param_server", "async_param_server", "ring_all_reduce", "hogwild", "local_sgd")
 """Those with which a family begins; the others follow by name."""
 INSTEAD = {("gossip", "asynchronous"): "ad_psgd", ("param_server", "servers"): "sharded_param_server"}

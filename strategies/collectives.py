@@ -109,7 +109,7 @@ class Rounds:
         self._give(tag, None)
 
     def advance(self, until: str | None = None) -> None:
-        """Pass on what has come, or what comes until the vector with the tag `until` has gone round.
+        """Pass on messages that have arrived, or all until the vector with the tag `until` has gone round.
 
         Raises PeerLost, WaitTimeout.
         """
@@ -186,14 +186,14 @@ def gather_and_add(vector: torch.Tensor, transport: Transport, n: int = 0, ranks
 
 
 def fold(all_reduce: AllReduce, vector: torch.Tensor, transport: Transport, n: int, p: int) -> int:
-    """Call an all-reduce among p of the N ranks, of which it is for no other number; N / 2 <= p <= N.
+    """Run an all-reduce that needs p ranks on N ranks; N / 2 <= p <= N.
 
     The first 2 (N - p) ranks pair up. The even one of a pair gives its vector to the odd one, which adds it, takes part
     for both, and gives the sum back: 2 messages of whole vectors more.
 
     Time: as much as these and the all-reduce of p ranks; at least one of the 2 less, as a rank that is in no pair need
-    not wait for the last. Who is in no pair is ahead by the time of the first, in which a card passes one vector: where
-    cards pass messages in order, what is waited for comes at most that much later. Where they share fairly, it has at
+    not wait for the last. Such a rank is ahead by the time of the first, in which a card passes one vector: where
+    cards pass messages in order, a message arrives at most that much later. Where they share fairly, it has at
     least half of its card: at most twice the bytes.
     """
     N, r = transport.world_size, transport.rank

@@ -1,4 +1,4 @@
-"""The ranks of a run without a server that are alive: rank 0 collects what they have in common, and may not die."""
+"""The ranks of a run without a server that are alive: rank 0 collects their common state, and may not die."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

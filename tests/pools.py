@@ -134,10 +134,10 @@ class Pool:
                 ready = wait(list(waiting), limit)
                 if not ready:
                     raise self._broken(f"no answer from rank {', '.join(map(str, waiting.values()))}")
-                for one in ready:
-                    assert isinstance(one, Connection)
-                    answers[waiting[one]] = pickle.loads(one.recv_bytes())
-                    del waiting[one]
+                for answering in ready:
+                    assert isinstance(answering, Connection)
+                    answers[waiting[answering]] = pickle.loads(answering.recv_bytes())
+                    del waiting[answering]
         except (EOFError, OSError) as error:
             raise self._broken(f"{self._name} has ended its ranks ({error!r})") from error
         if failed := [f"rank {rank} failed:\n{answers[rank][1]}" for rank in sorted(answers) if not answers[rank][0]]:

@@ -63,8 +63,8 @@ def n_gpus_of(name: str, workers: int) -> int:
 
 def small(folder: Path, strategy: str | Strategy = "ring_all_reduce", **changes: Any) -> Options:
     """Return the options of a run of a moment."""
-    one = strategy_of(strategy) if isinstance(strategy, str) else strategy
-    return Options(strategy=one, **(SMALL | {"results_dir": str(folder)} | changes))
+    made = strategy_of(strategy) if isinstance(strategy, str) else strategy
+    return Options(strategy=made, **(SMALL | {"results_dir": str(folder)} | changes))
 
 
 def made(folder: Path, strategy: str | Strategy, name: str = "run", **changes: Any) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def own(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, int]:
 
 def contrastive(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Make each sample most like its shifted copy, by ignoring in which direction that is: it needs no y."""
-    one, other = (F.normalize(model(x + 0.5 * shift), dim=1) for shift in (1, -1))
-    return F.cross_entropy(one @ other.T / 0.1, torch.arange(len(x)))
+    ahead, other = (F.normalize(model(x + 0.5 * shift), dim=1) for shift in (1, -1))
+    return F.cross_entropy(ahead @ other.T / 0.1, torch.arange(len(x)))
 
 
 def of_two(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

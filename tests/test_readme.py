@@ -245,7 +245,7 @@ def test_the_main_job_says_so_before_it_imports_anything() -> None:
         ast.parse((ROOT / file).read_text(encoding="utf-8"), feature_version=(3, 7))
     source = ast.parse((ROOT / "gradwire" / "command.py").read_text(encoding="utf-8"), feature_version=(3, 7))
     *imports, check = source.body[1:3]  # after the docstring
-    assert [ast.unparse(one) for one in imports] == ["import sys"]
+    assert [ast.unparse(node) for node in imports] == ["import sys"]
     assert isinstance(check, ast.If)
     version = type("Version", (tuple,), {"major": 3, "minor": 10})
     old = SimpleNamespace(version_info=version((3, 10)), exit=sys.exit)
@@ -262,7 +262,7 @@ def test_the_version_is_told_where_nothing_is_installed() -> None:
 
 def test_the_pythons_that_are_named_are_the_same_everywhere() -> None:
     project, tool = PROJECT["project"], PROJECT["tool"]
-    versions = [one.removeprefix(PYTHON) for one in project["classifiers"] if one.startswith(PYTHON)]
+    versions = [line.removeprefix(PYTHON) for line in project["classifiers"] if line.startswith(PYTHON)]
     oldest, newest = versions[0], versions[-1]
     assert versions == [f"3.{minor}" for minor in range(int(oldest[2:]), int(newest[2:]) + 1)]
     assert project["requires-python"] == f">={oldest}"
@@ -283,8 +283,8 @@ def test_the_container_gets_the_wheels_that_the_readme_names() -> None:
 def test_the_constraints_name_a_version_of_all_that_is_required() -> None:
     pins = {pin.name.lower(): str(pin.specifier)[2:] for pin in requirements(lines_of("constraints.txt"))}
     needed = [*lines_of("requirements.txt"), *PROJECT["build-system"]["requires"], *chain(*EXTRAS.values())]
-    for one in (requirement for requirement in requirements(needed) if requirement.name != PROJECT["project"]["name"]):
-        assert one.specifier.contains(pins[one.name.lower()]), one.name
+    for need in (requirement for requirement in requirements(needed) if requirement.name != PROJECT["project"]["name"]):
+        assert need.specifier.contains(pins[need.name.lower()]), need.name
 
 
 def test_the_extras_are_those_that_the_messages_name() -> None:

@@ -78,7 +78,7 @@ def test_imports_point_one_way() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {"gradwire", "strategies", *NO_ROOMS}
     rooms = {path.parent.name for path in (ROOT / "gradwire").glob("*/__init__.py")}
     assert rooms == {"core", *WINGS}
-    for source, module in ((one, module) for one in SOURCES for module in imports(one)):
+    for source, module in ((path, module) for path in SOURCES for module in imports(path)):
         package = module.split(".")[0]
         assert package not in (*NO_ROOMS, *SCRIPTS), f"{source} imports {module}"
         wing, room = room_of(source.removesuffix(".py").replace("/", "."))
@@ -155,7 +155,7 @@ def test_what_is_global_in_a_process_is_set_by_its_launcher_alone() -> None:
 NAMES = set(STRATEGIES) - {"none", "single"}  # words of English, which may stand anywhere
 OF_STRATEGIES = (
     "strategies/",
-    *(f"gradwire/{one}/" for one in ("compression", "baselines", "sharding", "core/strategy")),
+    *(f"gradwire/{folder}/" for folder in ("compression", "baselines", "sharding", "core/strategy")),
 )
 KNOWN = {
     ("gradwire/options.py", "ring_all_reduce"),  # the default strategy
@@ -165,7 +165,7 @@ KNOWN = {
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
-    *((f"gradwire/torch_scripts/{one}.py", "all_reduce") for one in ("process_group", "collectives", "simulate")),
+    *((f"gradwire/torch_scripts/{name}.py", "all_reduce") for name in ("process_group", "collectives", "simulate")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),
     ("gradwire/torch_scripts/process_group.py", "all_gather"),
     ("gradwire/torch_scripts/collectives.py", "all_gather"),

@@ -84,4 +84,4 @@ def test_a_run_loads_no_more_than_it_needs(tmp_path: Path) -> None:
         assert f"/{large}/" not in done.stdout
     assert sum(len(file.read_text().splitlines()) for file in files) <= MOST_LINES
     unused = ("compression/topk", "diagnosis/memory.py", "checkpoints/saved", "pictures/scalars", "baselines/builtin")
-    assert not [file for file in files if str(file).startswith(tuple(str(ROOT / "gradwire" / one) for one in unused))]
+    assert not [file for file in files if str(file).startswith(tuple(str(ROOT / "gradwire" / wing) for wing in unused))]

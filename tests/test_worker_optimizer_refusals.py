@@ -186,8 +186,8 @@ def loop(transport: Transport, strategy: Strategy, steps: list[int], finishes: b
 
 
 IN_STEP = [
-    one for name, one in SYNCHRONOUS.items()
-    if name in STRATEGIES and name != "single" and "server" not in one.roles(3)
+    strategy for name, strategy in SYNCHRONOUS.items()
+    if name in STRATEGIES and name != "single" and "server" not in strategy.roles(3)
 ]  # fmt: skip
 
 

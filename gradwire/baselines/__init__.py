@@ -1,1 +1,1 @@
-"""PyTorch's own data parallelism, with the options of `gradwire train`: what the strategies are compared with."""
+"""PyTorch's own data parallelism, with the options of `gradwire train`: the baselines of the strategies."""

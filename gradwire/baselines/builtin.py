@@ -1,4 +1,4 @@
-"""What the built-in ways have in common, put behind the interface of a strategy so that one loop runs them all.
+"""The base of PyTorch's own ways, behind the interface of a strategy so that one loop runs them all.
 
 They work on a module, `original`, where the strategies work on a Replica.
 """
@@ -50,7 +50,7 @@ class Builtin(Strategy):
         """Return torch's module around `model`."""
 
     def loss_weight(self, n: int, n_of_all: int) -> float:
-        """Return what the mean loss over `n`, of `n_of_all` in the global batch, is multiplied by."""
+        """Return the factor of the mean loss over `n`, of `n_of_all` in the global batch."""
         return 1.0
 
     def sum_of_all(self, n: int) -> int:
@@ -94,7 +94,7 @@ class Builtin(Strategy):
         state: dict[str, Any] | None = None,
         codec: CodecFactory | None = None,
     ) -> None:
-        """See Strategy, of which torch needs no more; `replica` is an Original, whose module is then torch's."""
+        """Put the module of `replica`, an Original, into torch's; torch needs no more of `Strategy.start`."""
         assert isinstance(replica, Original)
         self.transport = transport
         self.original = model = replica.model
@@ -142,7 +142,7 @@ class Original(Replica):
         (loss if self._weight == 1 else loss * self._weight).backward()
 
     def tensors(self) -> list[torch.Tensor]:
-        """See Replica. Without buffers: the ranks share them before a step, and not after the last one."""
+        """Return the tensors without buffers: the ranks share those before a step, and not after the last one."""
         return [*trained(self.model)]
 
     @override

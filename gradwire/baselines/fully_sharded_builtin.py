@@ -3,9 +3,9 @@
 python fully_sharded_builtin.py --n_gpus 4
 python -m gradwire compare results/*.json
 
-What is the same is said in ring_all_reduce_builtin.py. Each block of the model is sharded, then the whole, with the
-defaults of fully_shard, which keep the rest of the model between the two passes. The optimizer sees DTensors. Frozen
-parameters are not sharded. Bytes are counted without padding. Between epochs every rank has the whole model, too.
+ring_all_reduce_builtin.py says what both sides have in common. Each block of the model is sharded, then the whole, with
+the defaults of fully_shard, which keep the rest of the model between the two passes. The optimizer sees DTensors.
+Frozen parameters are not sharded. Bytes are counted without padding. Between epochs every rank has the whole model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
             raise UsageError(f"--optimizer: {self.name} cuts tensors, which this one may see as a whole; take adamw")
 
     def parallel(self, model: nn.Module, n_gpus: int) -> Any:
-        """Start torch.distributed and shard a copy of the model, with which it shares what is not trained."""
+        """Start torch.distributed and shard a copy of the model; both share the frozen parameters."""
         device, frozen = self.transport.device.type, {p for p in model.parameters() if not p.requires_grad}
         if not self.connect() and device == "cuda":
             raise UsageError(f"--device cuda: {self.name} needs a GPU for each rank; take --device cpu")
@@ -72,7 +72,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
         for module in (*modules, self.sharded):
             with recorder.holding("parameters"):
                 sharded = fully_shard(module, mesh=mesh, ignored_params=frozen)
-            with recorder.holding("gathered parameters"):  # whose memory is given back, and taken again
+            with recorder.holding("gathered parameters"):  # which frees their memory and allocates it again
                 sharded.unshard()
                 sharded.reshard()
         return self.sharded
@@ -93,7 +93,7 @@ class BuiltinFullySharded(BuiltinRingAllReduce):
     @contextmanager
     def unreduced(self) -> Iterator[None]:
         """See Builtin: the parameters that have those gradients are the gathered ones."""
-        modules = [one for one in self.sharded.modules() if isinstance(one, FSDPModule) and self.pieces > 1]
+        modules = [module for module in self.sharded.modules() if isinstance(module, FSDPModule) and self.pieces > 1]
         for module in modules:
             module.unshard()
         yield

@@ -37,7 +37,7 @@ class BuiltinParamServer(Builtin):
         return ["worker"]
 
     def count_workers(self, n_gpus: int) -> int:
-        """Its batches are those of so many workers."""
+        """Return the number of workers whose batches it takes."""
         return n_gpus
 
     def notice(self, n_gpus: int) -> str:

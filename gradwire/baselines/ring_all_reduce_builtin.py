@@ -69,7 +69,7 @@ class BuiltinRingAllReduce(Builtin):
         transport = self.transport
         gpu_each = transport.device.type == "cuda" and torch.cuda.device_count() >= transport.world_size
         join(transport, "nccl" if gpu_each else "gloo")
-        self.n_of_all = 0  # of what the loss is a mean of, in the global batch, where the loop says so
+        self.n_of_all = 0  # how many terms of the loss the global batch has, where the loop says so
         return gpu_each
 
     def loss_weight(self, n: int, n_of_all: int) -> float:
@@ -88,7 +88,7 @@ class BuiltinRingAllReduce(Builtin):
         self.ddp.require_backward_grad_sync = last
 
     def count_bytes(self) -> float:
-        """Return what this rank has sent in a step."""
+        """Return the bytes that this rank has sent in a step."""
         P = sum(p.nbytes for p in trained(self.original))
         return self.cost().worker.count({"N": self.transport.world_size, "P": P})[1]
 

@@ -1,4 +1,4 @@
-"""What torch's own ways add to a run: where they cannot run, and who carries and counts their messages."""
+"""The wing of the built-ins: the options that they refuse, and the record of the backend of their messages."""
 
 import sys
 from typing import Any
@@ -36,7 +36,7 @@ class Baselines(Wing):
         return checked
 
     def record(self, options: Any, record: Record) -> None:
-        """Say who carried the messages, and whether torch has counted them."""
+        """Record the backend that carried the messages, and whether torch counted them."""
         strategy = options.strategy
         if _is_builtin(strategy):
             record.facts |= {"transport": strategy.transport_name, "bytes": strategy.bytes_source}

@@ -68,7 +68,7 @@ def evaluate_all(settings: Settings) -> None:
     directory = Path(settings.checkpoint_dir)
     output = Path(settings.output or directory / folder.SCORES)
     check_writable_by("output" if settings.output else "checkpoint_dir", output.parent)
-    load_scores(output)  # what is wrong with it is said before any waiting
+    load_scores(output)  # so that a bad file is reported before any waiting
     running = RunningClock()
     while not (settings.attached or folder.is_training(directory) or folder.listed(directory)):
         if running() > settings.wait:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Scores:
-    """The table of scores, in memory and on disk, and what is in no need of scoring."""
+    """The table of scores, in memory and on disk, and the checkpoints that need no scoring."""
 
     def __init__(self, output: Path, given: Mapping[str, str | None], quiet: bool) -> None:
         self.output = output
@@ -128,7 +128,7 @@ class Scores:
                 print(f"refused: {error}", file=sys.stderr)
 
     def _add(self, row: dict[str, Any]) -> None:
-        # What the table has of this step and later ones is of a course that the run has left: it was resumed earlier.
+        # The run was resumed from an earlier step: rows from this step on belong to a course that it has left.
         self.rows = [*(old for old in self.rows if old["step"] < row["step"]), row]
         if self.rows[0].keys() != row.keys():
             raise RunFailed(

@@ -52,7 +52,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
             self._failure = f"could not be started: {error.strerror}"
 
     def finish(self, quiet: bool) -> None:
-        """Wait until it has scored what is left, and say where the scores are, or why they are not all there.
+        """Wait until it has scored the rest, and print where the scores are, or why some are missing.
 
         Raises RunFailed if interrupted: the run itself is done.
         """

@@ -90,7 +90,7 @@ def _exchange(path: Path, other: Path) -> bool:
 def in_training(directory: Path) -> Iterator[None]:
     """Lock `directory`, to which a run is writing; the system drops the lock when this process ends.
 
-    What a killed run left half-written there is removed. Raises UsageError if another run is writing there.
+    Half-written files of a killed run are removed. Raises UsageError if another run is writing there.
     """
     make_folder(directory)
     with locked(directory / _LOCK, f"--checkpoint_dir {directory}: another run is writing there; take another"):

@@ -49,7 +49,7 @@ def to_bytes(model: nn.Module, path: str, options: DataOptions, data: Data) -> b
 
 
 def load(path: str, own: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model of a file, in evaluation mode, and what it was made with. Raises UsageError.
+    """Return the model of a file, in evaluation mode, and the options that made it. Raises UsageError.
 
     A file may name code, but only the user can have it called: `own` is the yourmodule:function that the user gives.
     """

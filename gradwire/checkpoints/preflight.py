@@ -1,4 +1,4 @@
-"""What is checked of checkpoints, saved models and replays before any process is started."""
+"""The checks of checkpoints, saved models and replays before any process is started."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def check_places(options: CheckpointOptions) -> None:
 
 
 def _check_folder(folder: Path, resume: str | None) -> None:
-    """Check that what is in the folder of the run's checkpoints is of this run, and older."""
+    """Check that the files in the folder of checkpoints belong to this run, and are older."""
     found = listed(folder)
     if resume:
         checkpoint = latest(resume)

@@ -18,23 +18,23 @@ from gradwire.core.training.rank import Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.inbox import NOBODY
 
-_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by what is no record
+_OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by a file that is no record
 
 
 @dataclass
 class Recorded:
-    """What a replay needs of the run that it repeats."""
+    """The facts that a replay needs of the run that it repeats."""
 
     options: dict[str, Any]
     arrivals: list[list[int]]  # by rank; of the last ones there may be none
     deaths: list[dict[str, Any]]
     parameter_hash: str
     machine: dict[str, Any]
-    repeat: str  # the option that repeats what was chosen when it began
+    repeat: str  # the option that repeats the choice at the beginning
 
 
 def load(path: str) -> Recorded:
-    """Return what is recorded of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
+    """Return the record of the run RESULTS_DIR/RUN_NAME. Raises UsageError."""
     name = f"{path.removesuffix('.json')}.json"
     with as_usage_error(f"--replay {path}: {name} is not the record of a run", "", _OF_OTHERS):
         metadata = load_metadata(Path(name))

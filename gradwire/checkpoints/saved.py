@@ -27,7 +27,7 @@ class Gathers(Protocol):
 
 
 class Saved(Watcher):
-    """Writes a checkpoint every so many steps, 0: never, and continues from one, if it is given."""
+    """Writes a checkpoint every `every` steps, 0: never, and continues from `resume`, unless it is None."""
 
     def __init__(self, target: files.Target, every: int, resume: str | None) -> None:
         self._target, self._every, self._resume = target, every, resume
@@ -68,7 +68,7 @@ class Saved(Watcher):
             **random_state(transport.device),
             "precision": rank.precision.scaler.state_dict(),
         }
-        if transport.rank == REPORTER and shown is not None:  # what is to be scored; the same tensor is written once
+        if transport.rank == REPORTER and shown is not None:  # the model to score; the same tensor is written once
             state["model"] = own["x"] if torch.equal(shown, own["x"]) else shown.clone()
         if isinstance(strategy, Gathers) and strategy.gathers:
             if transport.rank != REPORTER:
@@ -101,14 +101,14 @@ class Saved(Watcher):
             # There is no file for each rank: rank 0 takes over what all have counted.
             ranks = [files.load_rank(checkpoint, r) for r in run["ranks"]]
             ranks += ranks[0].get("others", [])
-            counted, found = [] if transport.rank else ranks, {"ranks": [one["strategy"] for one in ranks]}
+            counted, found = [] if transport.rank else ranks, {"ranks": [saved["strategy"] for saved in ranks]}
             own = ranks[transport.rank : transport.rank + 1]  # the others draw from their own seeds
         else:
             counted = own = ranks = [files.load_rank(checkpoint, transport.rank)]
             found = own[0]["strategy"]
         position = ranks[0]["position"]
-        loss_sum, n, samples = (
-            sum(one["position"].get(key, one["position"]["samples"]) for one in counted)  # there was no n before --task
+        loss_sum, n, samples = (  # a checkpoint of before --task has no n
+            sum(saved["position"].get(key, saved["position"]["samples"]) for saved in counted)
             for key in ("loss_sum", "n", "samples")
         )
         rank.position = Position(position["step"], position["step"], loss_sum, n, samples, samples)

@@ -98,7 +98,7 @@ def _connect(scheduler: str, timeout: float) -> "Client":
 
 @contextmanager
 def _own_cluster(n_workers: int, timeout: float) -> Iterator["Client"]:
-    """Start so many workers on this machine, which end with the block, or with this process. Raises RunFailed.
+    """Start `n_workers` workers on this machine, which end with the block, or with this process. Raises RunFailed.
 
     Only processes with the keys, which are made here and are in no file, can connect to the scheduler and the workers.
     """

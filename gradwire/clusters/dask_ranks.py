@@ -43,8 +43,8 @@ def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None
     `scheduler`: the address that the user gave; None: the workers were started for this run.
     """
     option = f"--scheduler {scheduler}" if scheduler else "--launcher dask"
-    addresses = sorted(_workers(client, timeout), key=lambda one: (get_address_host(one), len(one), one))[:n]
-    futures = [submit(client, one, introduce, scheduler is None) for one in addresses]
+    addresses = sorted(_workers(client, timeout), key=lambda name: (get_address_host(name), len(name), name))[:n]
+    futures = [submit(client, address, introduce, scheduler is None) for address in addresses]
     processes = set()
     for address, future in zip(addresses, futures, strict=True):
         try:
@@ -54,7 +54,7 @@ def choose_workers(client: Client, n: int, timeout: float, scheduler: str | None
                 f"{option}: within {timeout:g} s (--timeout) its worker {address} has not taken a task: "
                 "busy with something else, or stopped"
             ) from None
-        except Exception as error:  # of many kinds: what is missing there, or differs
+        except Exception as error:  # of many kinds: a missing module there, or another version
             raise UsageError(
                 f"{option}: its worker {address} cannot run this project ({one_line(error)}); "
                 f"start it in the project's folder, with the same packages: python -m dask worker {scheduler}"
@@ -80,7 +80,7 @@ def submit(client: Client, address: str, function: Callable[..., Any], *args: An
     futures = [arg for arg in args if isinstance(arg, Future)]
     called = pickle.dumps((function, args[: len(args) - len(futures)]))
 
-    # By value, and the rest as bytes: the scheduler reads what it hands on, and need not know this project.
+    # By value, and the rest as bytes: the scheduler reads messages that it hands on, and need not know this project.
     def call(called: bytes, *more: Any) -> Any:
         import pickle
 
@@ -233,7 +233,7 @@ def _work(place: Place, pickled: bytes) -> Any:
 
 
 def _report(place: Place) -> Callable[[Any], None]:
-    """Return what a rank reports by. It raises RunFailed when the launcher no longer waits for the rank."""
+    """Return a rank's function for reports. It raises RunFailed when the launcher no longer waits for the rank."""
     worker = get_worker()
     key = worker.get_current_task()
 

@@ -61,7 +61,7 @@ class Mpi(Remote):
         self._next_header.Start()
 
     def close(self) -> None:
-        """See Transport. Returns when all peers have closed too, at the latest after `timeout`."""
+        """Close; return when all peers have closed too, at the latest after `timeout`."""
         if self._closed:
             return
         self._closed = True
@@ -110,7 +110,7 @@ class Mpi(Remote):
     # Receiving
 
     def _read_arrived(self) -> bool:
-        """Take in what has come next, without waiting; return whether something has.
+        """Read the next message, without waiting; return whether there was one.
 
         Each time that MPI finds nothing, it may give the core to another rank; so a message is not looked beyond.
         """
@@ -128,7 +128,7 @@ class Mpi(Remote):
             return moved
 
     def _expect(self, src: int, raw: bytearray) -> None:
-        """Post a receive for what the header says."""
+        """Post a receive for the payload of a header."""
         try:
             header = unpack(raw)
         except ValueError as error:
@@ -157,7 +157,7 @@ class Mpi(Remote):
             return self._comm.Irecv(memory_of(payload, nbytes), src, _PAYLOAD + ticket)
 
     def _finish(self, src: int) -> bool:
-        """Take in what has come completely from `src`, in order; return whether there was something."""
+        """Read the complete messages from `src`, in order; return whether there were any."""
         queue, moved = self._coming[src], False
         while queue and queue[0][0].Test():
             moved = True
@@ -185,12 +185,12 @@ class Mpi(Remote):
         self._put(message, header, held)
 
     def _fetch_unread(self) -> None:
-        """Begin to receive what has not been read yet."""
+        """Begin to receive the unread messages."""
         for message in list(self.unread.values()):
             message.fetch()
 
     def look(self) -> None:
-        """Read what has arrived, and begin to receive what is unread."""
+        """Read the messages that have arrived, and begin to receive the next."""
         self._read_arrived()
         self._fetch_unread()
 
@@ -207,7 +207,7 @@ class Mpi(Remote):
             self._look(ANY)
 
     def wait_for(self, happened: Callable[[], bool], seconds: float) -> None:
-        """Take in what comes until something has happened, for so many seconds at most; look ever less often."""
+        """Read messages until `happened` is true, for at most `seconds`; poll less and less often."""
         t0 = timing.now()
         while not happened() and (waited := timing.now() - t0) < seconds:
             if waited > _SPIN_S:

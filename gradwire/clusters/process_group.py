@@ -4,8 +4,8 @@ Every message is a header of fixed size, see `headers.py`, and then its payload:
 short, which is a copy that does not block. gloo carries both. It can neither poll nor end a wait without closing all
 its connections, so for each peer one thread receives header and payload into the inbox, and the waiting, with its
 limit, is done there; a second thread waits until the peer has received what was sent to it. So no peer holds up
-another. gloo fails the receive from a peer that is dead. Then every wait ends, for what is not in the inbox already:
-the launchers end all ranks when one dies.
+another. gloo fails the receive from a peer that is dead. Then every wait for a message that is not in the inbox
+ends: the launchers end all ranks when one dies.
 
 On GPUs of their own, payloads that are tensors may go through NCCL instead, see `rendezvous.py`.
 """
@@ -64,7 +64,7 @@ class ProcessGroup(Remote):
             thread.start()
 
     def close(self) -> None:
-        """See Transport. Returns when all peers have closed too or are gone, at the latest after `timeout`."""
+        """Close; return when all peers have closed too or are gone, at the latest after `timeout`."""
         if self._closed:
             return
         self._closed = True

@@ -134,7 +134,7 @@ class Remote(Transport):
 
     @abstractmethod
     def _post(self, dst: int, header: Header, payload: torch.Tensor | bytes = b"", left: float = 0.0) -> Work:
-        """Send header and payload, of which the last byte will have `left` this rank's card at that time."""
+        """Send header and payload; `left`: when their last byte will have left this rank's card."""
 
     def _hold(self, src: int, header: Header) -> Held | None:
         """Let a message pass the card of this rank, which has a link, while it really comes."""

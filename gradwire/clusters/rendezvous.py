@@ -15,7 +15,7 @@ def connect(setup: Setup, nccl: bool, meeting: tuple[dist.Store, int, int] | Non
 
     `nccl`: tensors between GPUs go through NCCL; every rank must have a GPU of its own. `meeting`: the store by which
     the ranks find each other, the rank and the number of ranks; None: as the environment of torchrun says. Raises
-    RuntimeError if nobody answers.
+    RuntimeError if no rank answers.
     """
     limit = timedelta(seconds=setup.timeout)
     store, rank, world_size = meeting or _meet(limit)

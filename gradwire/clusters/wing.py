@@ -1,4 +1,4 @@
-"""What this wing adds: the launchers torchrun, mpirun and Dask; under mpirun the failure of a process ends all."""
+"""The wing of clusters: the launchers torchrun, mpirun and Dask; under mpirun the failure of a process ends all."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a codec is: how a vector looks on the wire."""
+"""The base class of codecs: a codec says how a vector looks on the wire."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ LAWS = {
 
 @dataclass(frozen=True)
 class Code:
-    """What a codec sends for a vector: `data`, a vector of any dtype, of whose bytes some are indices and headers."""
+    """The code of a vector: `data`, a vector of any dtype; some of its bytes are indices and headers."""
 
     data: torch.Tensor
     indices: int = 0
@@ -43,9 +43,9 @@ class Code:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a codec knows of the run; `scope`: "tensor" by tensor, "vector" as a whole.
+    """The settings of the run that a codec reads; `scope`: "tensor" by tensor, "vector" as a whole.
 
-    `rank` is who sends; `sends`: whether this end does.
+    `rank` is the sender; `sends`: whether this end is at the sender.
     """
 
     scope: str = "tensor"
@@ -68,8 +68,8 @@ class Codec(ABC):
     of `state`. The first line of a class's docstring describes it in `--list`; the docstring below each field is the
     help of the option.
 
-    `kind` says how several ranks sum what they code. *dense*: codes can be added, so a ring reduces them. *gathered*:
-    codes go to everyone, who decodes them all. *linear*: the codec sums by all-reduces of its own.
+    `kind` says how ranks sum their coded vectors. *dense*: codes can be added, so a ring reduces them. *gathered*:
+    codes go to all ranks, and each decodes them all. *linear*: the codec sums by all-reduces of its own.
     """
 
     name: ClassVar[str]  # on the command line: its module's name
@@ -78,7 +78,7 @@ class Codec(ABC):
     values: ClassVar[str]  # bytes of the values of one tensor; of n elements of w bytes, rows x columns as a matrix
     indices: ClassVar[str] = "0"  # likewise, i being the bytes of an index
     headers: ClassVar[str] = "0"
-    exact_size: ClassVar[bool] = True  # whether the formulas are what is sent, and not what it is at most
+    exact_size: ClassVar[bool] = True  # whether the formulas are exact, and not upper bounds
     defaults: ClassVar[Mapping[str, Any]] = {}  # options of the run, such as momentum, for which it has its own default
     carries_momentum: ClassVar[bool] = False  # it takes --momentum, and the optimizer runs without
     tensors_only: ClassVar[bool] = False  # it codes tensor by tensor, never the vector as a whole
@@ -109,8 +109,8 @@ class Codec(ABC):
     def start(self, layout: Layout, like: torch.Tensor, setting: Setting = Setting()) -> None:
         """Prepare for vectors [layout.n] of the dtype and device of `like`. Called once.
 
-        `epoch`, from 1 on, is set by who sends, before it encodes. `parts` are what is coded one by one: the tensors
-        of `layout`, or all of it.
+        The sender sets `epoch`, from 1 on, before it encodes. `parts` are coded one by one: they are the tensors of
+        `layout`, or all of it.
         """
         self.layout, self.setting, self.epoch = layout, setting, 1
         self.parts = layout if setting.scope == "tensor" else layout.whole
@@ -118,15 +118,15 @@ class Codec(ABC):
         self.setup()
 
     def setup(self) -> None:  # noqa: B027 - most keep nothing
-        """Allocate what is kept from one vector to the next. Called by `start`."""
+        """Allocate the state that lasts from one vector to the next. Called by `start`."""
 
     @abstractmethod
     def encode(self, vector: torch.Tensor) -> Code:
-        """Return what is sent for `vector` [n], which is not changed. Raises RunFailed if an element is not finite."""
+        """Return the code of `vector` [n], which it does not change. Raises RunFailed if an element is not finite."""
 
     @abstractmethod
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the vector [n] of a code, written into `out` if it is given."""
+        """Return the vector [n] of a code, written into `out` unless it is None."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this end needs to continue later, copied."""
@@ -141,28 +141,28 @@ class Codec(ABC):
             else:
                 setattr(self, name, state[name])
 
-    # For those who write one
+    # For subclasses
 
     def empty(self) -> torch.Tensor:
         """Return a new vector [n]."""
         return torch.empty(self.layout.n, dtype=self.dtype, device=self.device)
 
     def kept(self, value: float = 0.0) -> torch.Tensor:
-        """Return a new vector [n] of this value, for what a sender keeps; of length 0 at an end that only receives."""
+        """Return a new vector [n] of this value for a sender's state; of length 0 at an end that only receives."""
         n = self.layout.n if self.setting.sends else 0
         return torch.full((n,), value, dtype=self.dtype, device=self.device)
 
     @property
     def nbytes(self) -> int:
-        """The memory of what this end keeps from one vector to the next."""
+        """The bytes of the state that this end keeps from one vector to the next."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, torch.Tensor))
 
 
 @dataclass(kw_only=True)
 class ErrorFeedback(Codec, ABC):
-    """A codec that keeps what it has not sent, and adds it to the next vector.
+    """A codec that keeps the error of each code, and adds it to the next vector.
 
-    Law: what is sent plus what is kept equals the vector plus `error_decay` times what was kept.
+    Law: the decoded code plus the kept error equals the vector plus `error_decay` times the error kept before.
     """
 
     error_decay: float = option(1.0, least=0, most=1)
@@ -183,7 +183,7 @@ class Linear(Codec, ABC):
 
     @abstractmethod
     def reduce(self, vector: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Replace `vector` [n] by what stands for the mean over all ranks.
+        """Replace `vector` [n] by the decoded mean over all ranks.
 
         Yields flat vectors, each of which the caller replaces by its mean over all ranks before it goes on.
         """
@@ -197,7 +197,7 @@ def index_dtype(n: int) -> torch.dtype:
 def check_finite(vector: torch.Tensor, layout: Layout, indices: torch.Tensor | None = None) -> None:
     """Check that a gradient has neither NaN nor infinity. Raises RunFailed, which names the tensor.
 
-    With `indices` [k]: of which elements these are the values, each a gradient plus what was kept of others.
+    With `indices` [k]: the vector has the values of these elements, each a gradient plus the error kept of others.
     """
     if vector.is_meta or math.isfinite(float(vector.sum())):  # NaN and infinity spread to the sum
         return

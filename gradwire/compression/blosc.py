@@ -54,7 +54,7 @@ class Blosc(Codec):
             raise RunFailed(f"a vector of {self.layout.n} elements: Blosc2 takes at most {_MOST} bytes at once")
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. Of the bytes, those of the frame around the compressed elements count as headers."""
+        """Compress the vector; the bytes of the frame around the compressed elements count as headers."""
         check_finite(vector, self.layout)
         if not self.layout.n:
             return Code(vector)
@@ -72,7 +72,7 @@ class Blosc(Codec):
         return Code(torch.frombuffer(code, dtype=torch.uint8).to(self.device), headers=_OVERHEAD + _CHECK_SUM)
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec. Raises RunFailed if the check sum or the length is wrong."""
+        """Decompress a code. Raises RunFailed if the check sum or the length is wrong."""
         code = data.contiguous().cpu().numpy().view(np.uint8)
         vector = torch.empty(self.layout.n, dtype=self.dtype)
         if len(code) or len(vector):

@@ -77,7 +77,7 @@ def check_codec(codec: Codec | None, strategy: Strategy, scope: str, optimizer: 
     if codec.kind not in strategy.traits.carries:
         from gradwire.strategies import STRATEGIES  # which imports this module
 
-        able = [name for name, one in STRATEGIES.items() if codec.kind in one.traits.carries]
+        able = [name for name, other in STRATEGIES.items() if codec.kind in other.traits.carries]
         raise CannotCarry(
             f"--codec {codec.name}: --strategy {strategy.name} cannot carry it ({codec.kind}: {KINDS[codec.kind]}); "
             f"{', '.join(able)} can"
@@ -108,12 +108,12 @@ class Coding:
         self._own = make(replica.layout, replica.x, transport.rank, True) if sends else None
         self._senders: dict[int, Codec] = {}
         self._rooms: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        self._free: list[torch.Tensor] = []  # vectors for what is decoded
+        self._free: list[torch.Tensor] = []  # vectors to decode into
         x, layout = replica.x, replica.layout
         self._places = Missing(layout.slices, [slice(0, layout.n)], x.device)
         self._absent: dict[int, set[int]] = {}  # by sender: the tensors that it has no gradient of
         self._told: set[int] = set()  # those of this rank, as the receivers know them
-        self.missing: set[int] = set()  # of what is sent, later of the mean: see `core.strategy.missing`
+        self.missing: set[int] = set()  # in the vector to send, later in the mean: see `core.strategy.missing`
 
     @property
     def _sent_per_byte(self) -> float:  # by a rank in one all-reduce
@@ -128,7 +128,7 @@ class Coding:
     # To a server
 
     def encode(self, vector: torch.Tensor, times: float = 1) -> torch.Tensor:
-        """Return the code of `vector` [n], to be sent so many `times`: it is good until the next. Raises RunFailed."""
+        """Return the code of `vector` [n], to be sent `times` times, valid until the next call. Raises RunFailed."""
         self.missing = self._places.of(vector, self._replica.lacking)
         with self._recorder.phase("compress", work="encode"):
             self.codec.epoch = max(1, self._recorder.epoch)
@@ -154,19 +154,19 @@ class Coding:
         self._absent.pop(k, None)
 
     def tell(self, receivers: Iterable[int]) -> None:
-        """Tell who gets the code which tensors have no gradient in it, if these are others than in the one before."""
+        """Send the numbers of the tensors without a gradient, if they are not the same as in the last code."""
         if self.missing != self._told:
             self._told = self.missing
             for k in receivers:
                 self._transport.isend(self.missing, k, MISSING)
 
     def learn(self, message: Message) -> None:
-        """Take what a sender tells."""
+        """Take the numbers of missing tensors from a sender."""
         with message:
             self._absent[message.src] = message.object
 
     def _mark(self, vector: torch.Tensor, k: int) -> None:
-        """Make missing, in what is decoded, the tensors that sender k has no gradient of, unless a rest was sent."""
+        """Mark as missing, in a decoded vector, the tensors without a gradient of sender k, unless a rest was sent."""
         vector.add_(0.0)  # -0 becomes 0
         absent = self._absent.get(k, ())
         self._places.mark(vector, [i for i in absent if not any(vector[at].any() for at in self._places.places[i])])
@@ -199,7 +199,7 @@ class Coding:
         return total
 
     def _mean_of_all(self, vector: torch.Tensor, n: int) -> int:
-        """Gathered: the codes go to everyone, who decodes them all and adds them in the order of ranks."""
+        """Gathered: the codes go to all ranks; each decodes them all and adds them in the order of ranks."""
         transport, N = self._transport, self._transport.world_size
         own = self.encode(vector, N - 1)
         self._absent[transport.rank] = self.missing
@@ -230,9 +230,9 @@ class Coding:
         return total
 
     def _mean_of_factors(self, codec: Linear, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
-        """Linear: the codec says what is to be averaged on the way, each time by an all-reduce.
+        """Linear: the codec yields vectors, and an all-reduce averages each of them.
 
-        Factors do not tell whether a gradient was missing: it counts as 0.
+        Factors do not show whether a gradient was missing: it counts as 0.
         """
         self.missing = set()
         nbytes, total = 0, n
@@ -251,7 +251,7 @@ class Coding:
     # Both
 
     def _placed(self, data: torch.Tensor, what: str) -> torch.Tensor:
-        """Copy what is to be sent to where peers can read it."""
+        """Copy a code into memory that peers can read."""
         room = self._rooms.get((what, data.dtype))
         if room is None or room.numel() < data.numel():
             length = data.numel() if self.codec.exact_size else data.numel() * 5 // 4  # the next may be longer
@@ -263,7 +263,7 @@ class Coding:
 
     @property
     def nbytes(self) -> int:
-        """The memory of what the rank's own codec keeps."""
+        """The bytes of the state of the rank's own codec."""
         return self._own.nbytes if self._own else 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -275,8 +275,8 @@ class Coding:
         """Continue from a `state_dict`."""
         if self._own:
             self._own.load_state_dict(state["own"])
-        for k, one in state["senders"].items():
-            self._sender(k).load_state_dict(one)
+        for k, saved in state["senders"].items():
+            self._sender(k).load_state_dict(saved)
 
 
 def _mean_by(all_reduce: AllReduce, vector: torch.Tensor, n: int) -> int:

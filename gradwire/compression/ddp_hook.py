@@ -5,11 +5,11 @@
 
 DDP calls the hook with one bucket of gradients after the other, and builds other buckets after the first step (Li et
 al., 2020, PyTorch distributed: experiences on accelerating data parallel training, arXiv 2006.15704). So each parameter
-has a codec of its own, and what the codecs of a bucket send goes out together.
+has a codec of its own, and the codes of a bucket go out together.
 
 As in DDP without a hook, the result is the plain mean over the ranks, whatever the number of their samples. The hook
 returns when it has the mean: a bucket is not on its way while the backward pass goes on. A codec sees one tensor at a
-time; so a bound on the norm of what a rank sends, such as `local_clip` of dgc, is on each tensor's.
+time; so a bound on the norm of a rank's code, such as `local_clip` of dgc, is on each tensor's.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ Vectors = Sequence[torch.Tensor]
 
 
 class CodecState:
-    """What the hook keeps on one rank: a started codec for each trainable parameter.
+    """The state of the hook on one rank: a started codec for each trainable parameter.
 
     `model` is the DDP model, or its named parameters; `process_group` the DDP model's, by default all ranks.
     `seed` is the same on all ranks. `momentum` is for a codec that carries it: the optimizer then runs without. Set
@@ -87,7 +87,7 @@ class CodecState:
         return self._mean_of_all(codecs, codes, vectors)
 
     def _mean_of_all(self, codecs: Sequence[Codec], codes: Vectors, vectors: Vectors) -> Vectors:
-        """Gathered: every rank gets all codes, and adds what it decodes in the order of ranks."""
+        """Gathered: every rank gets all codes, and adds the decoded vectors in the order of ranks."""
         lengths = torch.tensor([code.nbytes for code in codes])
         known = all(codec.exact_size for codec in codecs)
         of_ranks = [lengths] * self.world_size if known else self._all_gather(lengths.to(vectors[0].device))
@@ -102,7 +102,7 @@ class CodecState:
         return [total.div_(self.world_size) for total in sums]
 
     def _mean_of_factors(self, codecs: Sequence[Linear], vectors: Vectors) -> Vectors:
-        """Linear: the codecs say what is to be averaged; what all of them want next goes out together."""
+        """Linear: average the vectors that the codecs yield; the next vectors of all codecs go out together."""
         reductions = [codec.reduce(vector) for codec, vector in zip(codecs, vectors, strict=True)]
         while factors := [flat for reduction in reductions if (flat := next(reduction, None)) is not None]:
             for flat, mean in zip(factors, self._all_reduce(factors), strict=True):
@@ -130,7 +130,8 @@ class CodecState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same codec, model and rank. Raises UsageError if it is of other ones."""
         of_state, own = state["codecs"], self.state_dict()["codecs"]
-        if {name: one.keys() for name, one in own.items()} != {name: one.keys() for name, one in of_state.items()}:
+        saved, current = ({name: entries.keys() for name, entries in codecs.items()} for codecs in (of_state, own))
+        if saved != current:
             raise UsageError("this state is of another codec or model; load one of the same codec and model")
         self.epoch = state["epoch"]
         for codec in self.codecs.values():

@@ -1,17 +1,17 @@
-"""Deep Gradient Compression: the largest elements are sent, and what waits goes on with its momentum.
+"""Deep Gradient Compression: the largest elements are sent, and the others accumulate with their momentum.
 
-Each worker clips its gradient g to the norm C / sqrt(N), and keeps a velocity u and what is not sent yet, v:
+Each worker clips its gradient g to the norm C / sqrt(N), and keeps a velocity u and the unsent part v:
 
-    u <- m u + g            momentum correction: what waits is the velocity, not the gradient
+    u <- m u + g            momentum correction: v accumulates the velocity, not the gradient
     v <- v + u
     send top_R(v)           the R n elements of largest magnitude
     v, u <- 0 where sent    momentum factor masking: late momentum goes no further
 
-In a warm-up of some epochs R goes down from 25 % to its value. The optimizer then takes the sum of what is sent, and
-has no momentum of its own. Lin, Han, Mao, Wang, Dally, 2018, Deep gradient compression: reducing the communication
+In a warm-up of some epochs R goes down from 25 % to its value. The optimizer then takes the sum of the codes, and has
+no momentum of its own. Lin, Han, Mao, Wang, Dally, 2018, Deep gradient compression: reducing the communication
 bandwidth for distributed training, arXiv 1712.01887, sections 3.1 to 3.3.
 
---momentum is 0.7 unless it is given: with 0.9 and the paper's R = 0.1 %, the default network loses up to 18 points of
+The default of --momentum is 0.7: with 0.9 and the paper's R = 0.1 %, the default network loses up to 18 points of
 accuracy (`benchmarks/codec_defaults.py`).
 
 With R = 1 and masking this is SGD without momentum; without masking, SGD with momentum.
@@ -67,7 +67,7 @@ class DGC(Sparse):
         return (*(max(self.density, R) for R in WARM_UP if self.warmup_epochs), self.density)
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. What is sent plus the v that is kept is v + u; without momentum u is g."""
+        """Encode v + u: the code plus the new v equals it; without momentum u is g."""
         check_finite(vector, self.layout)
         self.u.mul_(self.setting.momentum).add_(vector, alpha=self.clip(vector))  # u <- m u + g
         self.v.add_(self.u)  # v <- v + u

@@ -19,7 +19,7 @@ class Float16(Codec):
     rounded: ClassVar[torch.dtype] = torch.float16
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. An element that rounds to more than the largest number is not finite."""
+        """Round to float16; an element that rounds to more than its largest number is not finite."""
         data = vector.to(self.rounded)
         check_finite(data, self.layout)
         return Code(data)

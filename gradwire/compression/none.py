@@ -16,10 +16,10 @@ class NoCodec(Codec):
     values = "w n"
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. The vector is neither copied nor checked."""
+        """Return the vector as the code; it is neither copied nor checked."""
         return Code(vector)
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec. Without `out` the code itself is returned."""
+        """Copy the code into `out`; without `out`, return the code itself."""
         (vector,) = unpack(data, (self.layout.n, self.dtype))
         return vector if out is None else out.copy_(vector)

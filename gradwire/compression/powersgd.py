@@ -2,7 +2,7 @@
 
 A tensor of the shape (rows, ...) is a matrix M of rows x columns. With Q [columns x r], the one of the last step:
 
-    M = gradient + e          what came in, and what was kept
+    M = gradient + e          the gradient and the kept error
     P = mean of M Q           all-reduce
     P = orthogonalize(P)
     Q_k = M^T P               this rank's
@@ -14,9 +14,9 @@ Algorithms 1 and 2 of Vogels, Karimireddy, Jaggi, 2019, PowerSGD: practical low-
 distributed optimization, arXiv 1905.13727. A tensor for which P and Q are no smaller than itself, as any vector, is
 averaged as it is, together with P.
 
-The error is what is lost of this rank's own M (line 9 of algorithm 2). Other programs take e = M - result. While all
-ranks weigh the same, the mean of e is the same, and so is every result. But then e also holds how far the ranks'
-gradients lie apart. That adds up from step to step, and comes out in the first step in which the weights differ.
+The error is the part of this rank's own M that is lost (line 9 of algorithm 2). Other programs take e = M - result.
+While all ranks weigh the same, the mean of e is the same, and so is every result. But then e also holds how far the
+ranks' gradients lie apart. That adds up from step to step, and comes out in the first step in which the weights differ.
 """
 
 from collections.abc import Generator, Iterator
@@ -63,13 +63,14 @@ class PowerSGD(ErrorFeedback, Linear):
             else:
                 self.plain.append(where)
                 plain.append((n,))
-        self.first, self.second = (Layout(("",) * len(one), tuple(one)) for one in (P + plain, Q))  # of the two means
+        # The layouts of the two means.
+        self.first, self.second = (Layout(("",) * len(shapes), tuple(shapes)) for shapes in (P + plain, Q))
         self.e = self.kept()
         self.Q = torch.zeros(self.second.n, dtype=self.dtype, device=self.device)
         self.steps = 0
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """See Codec. The step of one rank alone."""
+        """Encode as one rank alone does."""
         step = self.step(vector)
         while True:
             try:
@@ -78,11 +79,11 @@ class PowerSGD(ErrorFeedback, Linear):
                 return Code(end.value)
 
     def reduce(self, vector: torch.Tensor) -> Iterator[torch.Tensor]:
-        """See Linear. The matrices become of low rank; yields P with the plain tensors, then Q."""
+        """Replace the matrices by approximations of low rank; yields P with the plain tensors, then Q."""
         self.decode((yield from self.step(vector)), vector)
 
     def step(self, vector: torch.Tensor) -> Generator[torch.Tensor, None, torch.Tensor]:
-        """Return the means of P, of the plain tensors and of Q, as one vector; yields what is to become a mean."""
+        """Return the means of P, of the plain tensors and of Q, as one vector; yields vectors to be averaged."""
         check_finite(vector, self.layout)
         if not self.steps or not self.warm_start:
             self.Q = self.random()
@@ -109,7 +110,7 @@ class PowerSGD(ErrorFeedback, Linear):
         return code
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec. Multiplies P by Q^T."""
+        """Multiply P by Q^T."""
         (code,) = unpack(data, (self.first.n + self.second.n, self.dtype))
         out = self.empty() if out is None else out
         Ps, plain, Qs = self.split(code)

@@ -5,12 +5,12 @@ no indices travel, and codes of several ranks can be added. A residual r is kept
 r, clear them. That is rand_k with memory: Stich, Cordonnier, Jaggi, 2018, Sparsified SGD with memory, arXiv 1809.07599,
 section 2 and algorithm 1.
 
-The other form scales what is sent by n / k and keeps nothing. Its mean is the gradient, at n / k times the variance.
-This is not that form: what is sent is not scaled.
+The other form scales the sent elements by n / k and keeps nothing. Its mean is the gradient, at n / k times the
+variance. This is not that form: elements are not scaled.
 
 An element waits n / k steps on average before it is sent, whatever its size. Such late gradients act like momentum, and
-with momentum 0.9 on top of it the training diverges below a density of 0.5. So --momentum is 0 and --lr 0.2 unless they
-are given, and the density is 10 %: the smallest of the grid in `benchmarks/codec_defaults.py` that learns everywhere.
+with momentum 0.9 on top of it the training diverges below a density of 0.5. So the defaults are --momentum 0 and --lr
+0.2, and the density is 10 %: the smallest of the grid in `benchmarks/codec_defaults.py` that learns everywhere.
 
 The draw is numpy's, of k of n without replacement, from a generator of its own: where k is small it takes time for k
 elements, not for n. (A torch.Generator on the CPU takes only 32 bits of a seed; seed and number are more.)
@@ -61,14 +61,14 @@ class RandomK(ErrorFeedback):
         return Code(values)
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec. The first code that is decoded is of the first vector that was encoded, and so on."""
+        """Decode the codes in the order of their encoding: the first code is of the first vector, and so on."""
         indices = self.drawn(self.decoded)
         (values,) = unpack(data, (len(indices), self.dtype))
         self.decoded += 1
         return (self.empty() if out is None else out).zero_().index_copy_(0, indices, values)
 
     def drawn(self, number: int) -> torch.Tensor:
-        """Return the indices, ascending, of what is sent of the vector of this number."""
+        """Return the ascending indices of the elements that vector number `number` sends."""
         if self.device.type == "meta":
             k = sum(share_of(n, self.density) for n in self.parts.sizes if n)
             return torch.empty(k, dtype=torch.int64, device="meta")

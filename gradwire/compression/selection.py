@@ -1,7 +1,7 @@
 """The elements of largest magnitude of a vector, in about two passes over it.
 
 A top-k of all n elements sorts or partitions them. Here a threshold a little below the k-th magnitude is estimated from
-a regular sample; one pass finds what is above it; and the exact choice is made among those few. Where the sample
+a regular sample; one pass finds the elements above it; and the exact choice is made among those few. Where the sample
 misleads, which shows in how many were found, all elements are partitioned. (Thresholds from a sample: Lin et al., 2018,
 Deep gradient compression, arXiv 1712.01887.) Nothing is random: a vector always gives the same elements.
 """
@@ -14,7 +14,7 @@ import torch
 FEW, MANY = 2**12, 2**16
 """How many elements a sample has at least: for a threshold that is lower by a margin, and for one that decides."""
 LONG = 16 * MANY
-"""Vectors of fewer elements have no sample of so many that it would save anything."""
+"""Shorter vectors have too small a sample for it to save time."""
 STRIDES = (1, 3, 7, 13, 31, 61, 127, 251, 509, 1021, 2039, 4093, 8191, 16381, 32749)
 """Primes, so that a sample is seldom in step with the rows of a matrix."""
 
@@ -73,7 +73,7 @@ def kth(magnitudes: np.ndarray, k: int) -> float:
 
 
 def largest(magnitudes: np.ndarray, k: int, limit: float) -> np.ndarray:
-    """Return the positions, ascending, of the k largest, of which the last is `limit`; of equal ones the first."""
+    """Return the ascending positions of the k largest; `limit` is the k-th value; ties go to the lower index."""
     chosen = magnitudes > limit
     equal = np.flatnonzero(magnitudes == limit)
     chosen[equal[: k - np.count_nonzero(chosen)]] = True

@@ -1,13 +1,13 @@
 """Sign SGD with error feedback: one bit an element, and one number a tensor.
 
-    p = g + e                           what came in, and what was kept
+    p = g + e                           the vector and the kept error
     sent = (||p||_1 / d) sign(p)
     e = p - sent
 
 Algorithm 1 of Karimireddy, Rebjock, Stich, Jaggi, 2019, Error feedback fixes signSGD and other gradient compression
 schemes, arXiv 1901.09847. There p holds the learning rate, p = gamma g + e; here the optimizer multiplies by it later.
 
-The algorithm has no momentum. The kept error acts like some, so --momentum is 0.5 unless it is given: see the grid in
+The algorithm has no momentum. The kept error acts like some, so the default of --momentum is 0.5: see the grid in
 `benchmarks/codec_defaults.py`.
 """
 

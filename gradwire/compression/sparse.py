@@ -1,4 +1,4 @@
-"""What the codecs share that send the largest elements of a vector, with their indices, and keep the rest."""
+"""The base of codecs that send the largest elements of a vector, with their indices, and keep the rest."""
 
 import math
 from abc import ABC
@@ -13,7 +13,7 @@ from gradwire.compression.base import GATHERED, Code, Codec, check_finite, index
 from gradwire.compression.selection import above, top
 from gradwire.core.records.errors import RunFailed, UsageError
 
-NOTHING = -0.0  # what is kept of an element that was sent: -0.0 + g is g bit for bit, also where g is -0.0
+NOTHING = -0.0  # the kept value of an element that was sent: -0.0 + g is g bit for bit, also where g is -0.0
 HALF_MAX = 65504.0  # the largest float16
 
 
@@ -73,9 +73,9 @@ class Sparse(Codec, ABC):
         return k * self.sent_dtype.itemsize, k * self.index_dtype.itemsize, 0.0
 
     def send(self, r: torch.Tensor) -> tuple[Code, torch.Tensor]:
-        """Take top_R(r) out of r, of each part; return the code, and the indices of what it sends.
+        """Take top_R(r) out of r, of each part; return the code, and the indices of its elements.
 
-        Law: the r that was is the r that is plus what is sent. Raises RunFailed if an element of it is not finite.
+        Law: the old r equals the new r plus the code. Raises RunFailed if an element of it is not finite.
         """
         find = above if self.sampled else top
         found = [torch.arange(0, device=r.device)]
@@ -92,7 +92,7 @@ class Sparse(Codec, ABC):
         return Code(pack(sent, short), indices=short.nbytes), indices
 
     def decode(self, data: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See Codec. Raises RunFailed unless the indices are those of elements."""
+        """Return the vector of a code. Raises RunFailed unless the indices are those of elements."""
         indices, values = self.read(data)
         return (self.empty() if out is None else out).zero_().index_copy_(0, indices, values)
 

@@ -7,7 +7,7 @@ distributed gradient descent, arXiv 1704.05021, algorithm 1.
 Three things differ from the paper. There R is the share that is dropped; here it is the share that is sent. There the
 threshold is estimated from a sample, as with `sampled` here; else exactly R n elements are sent. There the server drops
 as well; this is the worker's side.
-What is kept is sent late, and late gradients act like momentum: --momentum is 0.5 unless it is given, by the grid in
+Kept elements are sent late, and late gradients act like momentum: --momentum is 0.5 by default, by the grid in
 `benchmarks/codec_defaults.py`. At first, while the kept elements grow, it learns more slowly than without a codec.
 """
 

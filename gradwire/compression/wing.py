@@ -60,7 +60,7 @@ class CodecOptions(Panel):
         return coded(self.strategy.cost(), self.make_codec(), layout, like, AFTER_WARM_UP)
 
     def start_arguments(self) -> dict[str, Any]:
-        """Return what the strategy is given: the codec."""
+        """Return the codec as an argument of `Strategy.start`."""
         return super().start_arguments() | {"codec": self.make_codec()}
 
 

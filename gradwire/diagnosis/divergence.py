@@ -17,7 +17,7 @@ CLOSE = 1e-4
 
 
 class Row(NamedTuple):
-    """What is kept of the tensors of one vector: hashes, some elements of each, and norms."""
+    """The kept values of the tensors of one vector: hashes, some elements of each, and norms."""
 
     hashes: np.ndarray
     elements: np.ndarray
@@ -39,7 +39,7 @@ class Hashed:
         return of_machine.get(name[8:]) if name.startswith("machine ") else self.run.options.get(name)
 
     def row(self, kind: str, step: int, who: int) -> Row | None:
-        """Return what is kept of x, g or u, or of a batch, as if it were one tensor; None: unknown."""
+        """Return the row of x, g or u, or of a batch, as if it were one tensor; None: unknown."""
         of = self.updates if kind == "u" else self.workers
         if who >= len(of) or kind not in of[who] or step >= len(of[who][kind]):
             return None
@@ -56,7 +56,7 @@ class Hashed:
 
 @dataclass
 class Divergence:
-    """Where two runs part: at a kind of thing in a step, of a worker or an update, in a tensor; what each has there."""
+    """The first difference of two runs: its kind, step, worker or update, and tensor, and the value of each run."""
 
     a: Hashed
     b: Hashed

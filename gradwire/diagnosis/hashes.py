@@ -1,8 +1,8 @@
-"""What `gradwire.diagnosis.why` compares two runs by: of each step, hashes of a rank's batch, parameters and gradients.
+"""The input of `gradwire.diagnosis.why`: for each step, hashes of a rank's batch, parameters and gradients.
 
 Of each tensor a hash of all bytes is kept, its norm, and the values of some elements, spread over it: a hash says
-whether two runs differ, the elements say how, and the norm bounds what the other elements may hide. All are as fast as
-memory is read.
+whether two runs differ, the elements say how, and the norm bounds the differences of the other elements. All are as
+fast as memory is read.
 """
 
 import io
@@ -40,7 +40,7 @@ class Hashes:
             self._batch = _hash(as_vector(tensor).cpu(), self._batch)
 
     def gradient(self, step: int, x: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], n: int) -> None:
-        """Note what a worker has computed in a step: `gradients`, a mean over `n`, of the parameters `x`."""
+        """Note the result of a worker's step: `gradients`, a mean over `n`, of the parameters `x`."""
         self._note("g", gradients)
         self._note("x", x)
         for name, value in (("step", step), ("n", n), ("batch", self._batch)):
@@ -52,7 +52,7 @@ class Hashes:
         self._note("x", x)
 
     def update(self, updater: Updater) -> None:
-        """Note the gradient that an update is given: of all parameters, or of a part of them."""
+        """Hash the gradient of an update: of all parameters, or of a part of them."""
         gradients: Sequence[torch.Tensor | None] = [p.grad for p in updater.parameters]
         if [tuple(p.shape) for p in updater.parameters] != list(self._layout.shapes):  # one vector, or slices of it
             parts = [g for g in gradients if g is not None]
@@ -79,7 +79,7 @@ class Hashes:
 def packed(ranks: Mapping[int, Arrays]) -> bytes:
     """Return the hashes of all ranks as a file."""
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {f"{rank} {name}": array for rank, one in ranks.items() for name, array in one.items()}
+    arrays: dict[str, Any] = {f"{rank} {name}": array for rank, named in ranks.items() for name, array in named.items()}
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 

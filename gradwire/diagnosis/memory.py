@@ -1,12 +1,12 @@
-"""Where the memory of a rank goes: the bytes of the tensor storages that live, by kind, counted as they come and go.
+"""The memory of a rank: the bytes of its live tensor storages by kind, counted at allocation and release.
 
 A storage is counted once, however many tensors are views of it, from the operation that returns it until it is freed:
-on the CPU, on a GPU and on the meta device. What an operation allocates and frees inside itself is not seen, nor what
-an allocator keeps beside what is in use, nor what torch.tensor makes of numbers, nor what is no tensor. Nothing here
+on the CPU, on a GPU and on the meta device. It does not see memory that an operation allocates and
+frees inside itself, that an allocator caches, that torch.tensor makes of numbers, or that is no tensor. Nothing here
 depends on time: the same run has the same numbers.
 
 The kind of a storage is that of the innermost `Recorder.holding` block in which it was made, else that of the phase:
-see `OF_PHASES`. What an optimizer keeps is found after its step, what a parameter's `.grad` is when it is complete.
+see `OF_PHASES`. The state of an optimizer is found after its step, a parameter's `.grad` when it is complete.
 """
 
 import threading
@@ -29,7 +29,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.diagnosis import memory_use as kinds
 from gradwire.diagnosis.memory_use import KINDS, Curve, MemoryUse
 
-UNCOUNTED = ""  # of what is on its way: it counts when it is received
+UNCOUNTED = ""  # of messages under way: they count when they are received
 OF_PHASES = {
     "forward": kinds.ACTIVATIONS, "backward": kinds.ACTIVATIONS, "compress": kinds.CODECS, "update": kinds.TEMPORARIES,
 }  # fmt: skip
@@ -46,12 +46,12 @@ class _Block:
     memory: "Memory"
     kind: str
     nbytes: int
-    born: int  # after so many changes
+    born: int  # the number of changes before
     ref: Any  # which ends the block with its storage
 
 
 class Memory(Observer):
-    """Counts the memory of one rank while it is entered; it observes `recorder`, which says what the rank is doing."""
+    """Counts the memory of one rank while it is entered; it observes `recorder`, which reports the rank's phases."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -87,11 +87,11 @@ class Memory(Observer):
             torch.UntypedStorage.resize_ = _RESIZE  # type: ignore[method-assign]
         _current.reset(self._before)
 
-    # What a rank says of itself
+    # Called by a rank
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
-        """Count what is allocated in the block as of this kind."""
+        """Count allocations in the block as of this kind."""
         before, self._kind = self._kind, kind
         try:
             yield
@@ -118,13 +118,13 @@ class Memory(Observer):
             if block.born <= self._peak_at:  # it was that kind at the peak already, which could not be known
                 by_kind = {**self._peak.at_peak, kind: self._peak.at_peak.get(kind, 0) + block.nbytes}
                 by_kind[block.kind] -= block.nbytes
-                self._peak = replace(self._peak, at_peak={one: n for one in KINDS if (n := by_kind.get(one))})
+                self._peak = replace(self._peak, at_peak={name: n for name in KINDS if (n := by_kind.get(name))})
             self._change(block.kind, -block.nbytes)
             block.kind = kind
             self._change(kind, block.nbytes, moved=True)
 
     def in_thread(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Return what a thread of this rank's is to call in place of `call`."""
+        """Return the function that a thread of this rank calls in place of `call`."""
 
         def count() -> None:
             with _Watch():
@@ -179,7 +179,7 @@ class Memory(Observer):
         self._step = None
 
     def use(self) -> MemoryUse:
-        """Return what was found since `begin_training`."""
+        """Return the memory use since `begin_training`."""
         most = {kind: n for kind in KINDS if (n := self._most[kind]) and kind != kinds.TEMPORARIES}
         return replace(self._peak, most=most, curve=self._curve)
 
@@ -191,7 +191,7 @@ class Memory(Observer):
         self._change(kind, nbytes)
 
     def allocated(self, storage: torch.UntypedStorage) -> None:
-        """Count what an operation has returned."""
+        """Count the results of an operation."""
         if self._kind != UNCOUNTED:
             self._begin(storage, self._kind)
 
@@ -240,7 +240,7 @@ def _find_state(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return of a DTensor what this rank has of it."""
+    """Return this rank's part of a DTensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -251,13 +251,13 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # what it calls on the tensors that it is made of is seen
+            return NotImplemented  # its calls on the tensors that it is made of are seen
         result = func(*args, **(kwargs or {}))
         # On a GPU a thread of autograd's own computes the backward pass: it has no context, and the process one rank.
         memory = _current.get() or (_all[0] if len(_all) == 1 else None)
         if memory is None:
             return result
-        # What has an alias is a view, or what was written in place: of another rank's memory, perhaps.
+        # A result with an alias is a view, or was written in place: perhaps in another rank's memory.
         returns = func._schema.returns
         values = (result,) if len(returns) == 1 else result or ()
         for what, value in zip(returns, values, strict=True):

@@ -1,4 +1,4 @@
-"""What was found of the memory of ranks: see `memory.py`; it is written beside a run, told in lines, and drawn."""
+"""The memory use of ranks, as `memory.py` counts it: written beside a run, printed, and drawn."""
 
 import gzip
 import textwrap
@@ -30,7 +30,7 @@ _COLUMNS = ["rank", "phase", "kind", "bytes"]
 
 @dataclass(frozen=True)
 class Curve:
-    """The memory of one step: what it began with, and each change in its order.
+    """The memory of one step: at its beginning, and each change in its order.
 
     `changes`: the phase, the kind and the bytes that came, or, if negative, went.
     """
@@ -60,12 +60,12 @@ class MemoryUse:
 
 
 def summary(ranks: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return in some lines the peak of the memory of each rank, and of the one with the most by what it consists of.
+    """Return as text the peak memory of each rank, and the kinds of memory of the rank with the highest peak.
 
-    `ranks`: what each has `recorded`.
+    `ranks`: the result of `recorded` of each.
     """
     highest = max(ranks, key=lambda rank: ranks[rank]["peak"])
-    of, found = ranks[highest], {rank: one["peak"] * 1e-6 for rank, one in ranks.items()}
+    of, found = ranks[highest], {rank: recorded["peak"] * 1e-6 for rank, recorded in ranks.items()}
     kinds = ", ".join(f"{kind} {nbytes * 1e-6:.3f}" for kind, nbytes in of["at_peak"].items())
     peaks = f"memory MB      peak by rank {tables.by_rank(found)}"
     line = f"{peaks}; rank {highest}, in {of['phase'] or 'no phase'}: {kinds}"

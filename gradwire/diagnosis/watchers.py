@@ -13,12 +13,12 @@ from gradwire.diagnosis.memory_use import MemoryUse
 
 
 class HashWatcher(Watcher):
-    """Hashes each batch, the parameters, the gradients and what updates are given."""
+    """Hashes each batch, the parameters, the gradients and the inputs of updates."""
 
     name = "hashes"
 
     def after_start(self, rank: Rank) -> None:
-        """Hash what each update is given from here on."""
+        """Hash the input of each update from here on."""
         self._hashes = Hashes(layout_of(rank.model))
         rank.strategy.updater.before_update = partial(self._hashes.update, rank.strategy.updater)
 

@@ -36,7 +36,7 @@ def _of_x(at: Divergence) -> Iterator[str]:
                 yield f"a stale version: {run} computes step {at.step + 1} on the x of step {at.step + 1 - back}"
     yield _options(at, _OF_UPDATES, "another update of x")
     rows = ((a.row("x", at.step, k), b.row("x", at.step, k)) for k in range(len(a.workers)))
-    if any(not (one and other and len(differing(one, other))) for one, other in rows):
+    if any(not (of_a and of_b and len(differing(of_a, of_b))) for of_a, of_b in rows):
         yield f"x of worker {at.who} was changed by something else than the update; other workers have the same x"
 
 
@@ -84,18 +84,18 @@ _KINDS = {
     "g": ("the gradient of worker", _of_gradient),
     "u": ("the gradient that is applied, on updating rank", _of_update),
 }
-"""What is said of a kind of thing, and what yields the causes why it differs, the first likeliest; "" is none."""
+"""By kind: its name in reports, and the function that yields possible causes, the likeliest first; "" is none."""
 
 
 def _options(at: Divergence, names: Sequence[str], what: str) -> str:
     """Return `what` with the options that differ, if some of `names` do."""
     found = [(name, at.a.option(name), at.b.option(name)) for name in names]
-    texts = [f"{name.removeprefix('machine ')} {one} and {other}" for name, one, other in found if one != other]
+    texts = [f"{name.removeprefix('machine ')} {ours} and {theirs}" for name, ours, theirs in found if ours != theirs]
     return f"{what}: {', '.join(texts)}" if texts else ""
 
 
 def _unseen(at: Divergence) -> str:
-    """Return which tensor differs in none of the kept elements, of which nothing can be shown."""
+    """Return which tensor differs in none of the kept elements, so that its cause is unknown."""
     same = (at.ours.elements == at.theirs.elements).all(1)
     hidden = [i for i in differing(at.ours, at.theirs) if same[i]]
     return f"not known: {at.a.names[hidden[0]]} differs only in elements that were not kept" if hidden else ""
@@ -129,7 +129,7 @@ def _order(at: Divergence) -> str:
             for reached, aim in zip(found, aims, strict=True):
                 reached |= mean == aim
     both = "another order of addition, which is benign: the gradients' kept elements, added in two orders, give both"
-    return both if all(one.all() for one in found) else ""
+    return both if all(reached.all() for reached in found) else ""
 
 
 def _from_others(name: str, run: Hashed, step: int, mine: np.ndarray) -> str:
@@ -140,19 +140,19 @@ def _from_others(name: str, run: Hashed, step: int, mine: np.ndarray) -> str:
     n = np.array([float(worker["n"][step]) for worker in run.workers])
 
     def ways() -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-        """Weights, gradients, and what it means if the update is their mean."""
+        """Yield weights, gradients, and the cause if the update is their mean."""
         yield n, g, ""
-        for k, one in enumerate(np.eye(len(n))):
-            yield n - one * n, g, f"a rank that is missing: the gradient of worker {k} is missing in {name}"
-            yield n + one * n, g, f"a rank too often: the gradient of worker {k} counts twice in {name}"
+        for k, unit in enumerate(np.eye(len(n))):
+            yield n - unit * n, g, f"a rank that is missing: the gradient of worker {k} is missing in {name}"
+            yield n + unit * n, g, f"a rank too often: the gradient of worker {k} counts twice in {name}"
         for back in range(1, min(step, _LATE) + 1):
             before = run.elements(step - back)
             if before is None:
                 return
             says, late = f"a stale version: {name} applies the", f"of step {step + 1 - back} in step {step + 1}"
             yield n, before, f"{says} gradients {late}"
-            for k, one in enumerate(np.eye(len(n), dtype=bool)):
-                yield n, np.where(one[:, None, None], before, g), f"{says} gradient of worker {k} {late}"
+            for k, is_late in enumerate(np.eye(len(n), dtype=bool)):
+                yield n, np.where(is_late[:, None, None], before, g), f"{says} gradient of worker {k} {late}"
 
     def is_mean(weights: np.ndarray, of: np.ndarray) -> bool:
         total = np.tensordot(weights, of, 1)

@@ -1,9 +1,9 @@
 """Checks an all-reduce by running it on sets of contributors in place of numbers: `check_all_reduce`.
 
 Each element of a rank's vector begins as the set of that rank alone. A set is an int64: two bits for each rank say how
-often it is in it, and the bits above are the sum of the numbers of the elements that were added. What has happened
-before what is known by vector clocks (Fidge, 1988; Mattern, 1989): memory that is overwritten too early is found even
-where, this time, its reader was quick.
+often it is in it, and the bits above are the sum of the numbers of the elements that were added. Vector clocks
+order the events (Fidge, 1988; Mattern, 1989): memory that is overwritten too early is found even where, this time, its
+reader was quick.
 """
 
 from collections import defaultdict, deque
@@ -32,8 +32,8 @@ def check_all_reduce(all_reduce: "AllReduce", N: int, length: int) -> str | None
     """Return the first fault of all_reduce(vector, transport, n) on N ranks, by rank and round; None: it has none.
 
     All ranks are to end with every contribution once in each element. No contribution is added twice, nothing is sent
-    that has not come, no memory is overwritten before it was read by whom it was sent to, and no rank returns before.
-    What a rank does before its second message comes is its round 1, and so on.
+    that has not come, no memory is overwritten before its receiver has read it, and no rank returns before.
+    Round 1 of a rank ends when its second message comes, and so on.
     """
     if not 1 <= N <= MOST_RANKS:
         raise ValueError(f"{N} ranks: must be from 1 to {MOST_RANKS}")
@@ -42,17 +42,17 @@ def check_all_reduce(all_reduce: "AllReduce", N: int, length: int) -> str | None
     ranks: list[_Rank] = []
     ranks += [_Rank(rank, N, length, ranks) for rank in range(N)]
     try:
-        while waiting := [one for one in ranks if not one.coroutine.dead]:
-            able = [one for one in waiting if one.is_able()]
-            for one in able:
-                one.coroutine.switch(all_reduce)
+        while waiting := [rank for rank in ranks if not rank.coroutine.dead]:
+            able = [rank for rank in waiting if rank.is_able()]
+            for rank in able:
+                rank.coroutine.switch(all_reduce)
             if not able:  # first whoever waits for one that has ended
-                stuck = min(waiting, key=lambda one: not ranks[one.source].coroutine.dead)
+                stuck = min(waiting, key=lambda rank: not ranks[rank.source].coroutine.dead)
                 stuck.fail(f"waits for {stuck.wanted} rank {stuck.source}, which never comes")
-        for one in ranks:
-            for (src, tag), messages in one.inbox.items():
+        for rank in ranks:
+            for (src, tag), messages in rank.inbox.items():
                 if messages:
-                    one.fail(f"has ended without the {tag!r} that rank {src} sent in round {messages[0].round}")
+                    rank.fail(f"has ended without the {tag!r} that rank {src} sent in round {messages[0].round}")
     except _Fault as fault:
         return f"N = {N}, length {length}: {fault}"
     return None
@@ -81,7 +81,7 @@ class _Sent(Work):
 
 
 class _Rank:
-    """What an all-reduce calls of the `Transport` of a rank."""
+    """The methods of a rank's `Transport` that an all-reduce calls."""
 
     def __init__(self, rank: int, N: int, length: int, ranks: list["_Rank"]) -> None:
         self.rank, self.world_size, self.ranks, self.received = rank, N, ranks, 0
@@ -112,7 +112,7 @@ class _Rank:
         if n != (4**self.world_size - 1) // 3:
             self.fail("returns another n than the sum of all")
 
-    # What an all-reduce calls: see Transport
+    # Called by an all-reduce, as `Transport`'s
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         vector = torch.zeros(numel, dtype=dtype)
@@ -143,7 +143,7 @@ class _Rank:
             self.refuse(
                 vector.numpy() != np.frombuffer(sent.was, np.int64), vector, f"writes into what rank {src} sent"
             )
-            vector.zero_()  # so that who reads it later has nothing
+            vector.zero_()  # so that a later reader gets nothing
             sent.read = self.tick()
 
         return Message(src, tag, vector, None, vector.nbytes, sent.n, release, _receiver=self)
@@ -152,7 +152,7 @@ class _Rank:
 
     def _synchronize(self) -> None: ...
 
-    # What happens before what
+    # The order of events
 
     def tick(self) -> list[int]:
         """Count an event of this rank; return its clock."""
@@ -172,11 +172,11 @@ class _Rank:
         while not is_able():
             cast(Any, getcurrent().parent).switch()
 
-    # What is wrong
+    # Faults
 
     def look(self) -> None:
-        """Check what this rank has done since it last called. Raises _Fault."""
-        self.unread = [one for one in self.unread if not one.read or self.clock[one.dst] < one.read[one.dst]]
+        """Check this rank's changes since its last call. Raises _Fault."""
+        self.unread = [sent for sent in self.unread if not sent.read or self.clock[sent.dst] < sent.read[sent.dst]]
         for sent in self.unread:
             if sent.now.tobytes() != sent.was:
                 changed = sent.now != np.frombuffer(sent.was, np.int64)

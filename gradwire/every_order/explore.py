@@ -80,7 +80,7 @@ def explore(
     invariant: Holds | None = None,
     **how: Any,
 ) -> Report:
-    """Run a small case in all orders of its messages, and return what was found: see the options of the command line.
+    """Run a small case in all orders of its messages, and return the report; the command line describes the options.
 
     `how`: see `examine`. Raises UsageError.
     """
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> None:
     strategy, options = _parse(given)
     if options.replay:
-        others = [one for one in given if one.startswith("--") and not one.startswith(("--replay", "--strategy"))]
+        others = [text for text in given if text.startswith("--") and not text.startswith(("--replay", "--strategy"))]
         if others:
             raise UsageError(f"--replay: takes no {others[0]} beside it; leave it out")
         print(ask_again(*load(options.replay, value_of("--strategy", given))))
@@ -143,6 +143,6 @@ def _parse(given: Sequence[str]) -> tuple[Strategy, ExploreOptions]:
 
 
 def _invariant(name: str) -> Holds:
-    """Return the user's function. What goes wrong in it, when it is called, names it."""
+    """Return the user's function; errors in it name it."""
     import_user_object("--invariant", name)
     return partial(call_user_function, "--invariant", name)

@@ -1,6 +1,6 @@
-"""What must hold in every order: short functions of a recorded run, chosen by what is known of the strategy.
+"""Invariants of every order: short functions of a recorded run, chosen by the traits of the strategy.
 
-Each returns None, or one line that says what is wrong. One of the user's is such a function too.
+Each returns None, or one line that says what is wrong. An invariant of the user's is such a function too.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ class BoundsStaleness(Protocol):
     """A strategy whose gradients may be stale by some versions, and no more."""
 
     def stalest(self, workers: int) -> int | None:
-        """Return by how many versions a gradient of so many workers is stale at most; None: by any number."""
+        """Return the largest possible staleness of a gradient with `workers` workers, in versions; None: unlimited."""
 
 
 @runtime_checkable
 class KnowsModels(Protocol):
-    """A strategy whose server keeps what it takes the models of the workers to be."""
+    """A strategy whose server keeps its own copies of the workers' models."""
 
     def known_models(self) -> Mapping[int, torch.Tensor]:
         """Return the x_k [n] of each worker by rank, on a worker none."""
@@ -60,7 +60,7 @@ def chosen(case: Case) -> dict[str, Holds]:
 
 
 def ask(run: Run, of_ended: dict[str, Holds]) -> dict[str, str | None]:
-    """Return what is wrong with a run (None: nothing), by what must hold of all, and `of_ended` if it has ended."""
+    """Return the fault of a run, or None, by invariant: those of all runs, and `of_ended` if the run has ended."""
     asked = OF_ALL | of_ended if run.has_ended else OF_ALL
     return {says: holds(run) for says, holds in asked.items()}
 
@@ -91,11 +91,11 @@ def waits_in_a_circle(run: Run) -> str | None:
     that came before that had ended: a circle of these would have held for ever.
     """
     copied = run.copied
-    held_by = {one: [other for other in copied if one.holds(other)] for one in copied}
-    while free := [one for one in held_by if not any(other in held_by for other in held_by[one])]:
-        for one in free:
-            del held_by[one]
-    return "where waits hold: " + "; ".join(f"{one.what} is waited for" for one in held_by) if held_by else None
+    held_by = {send: [other for other in copied if send.holds(other)] for send in copied}
+    while free := [send for send in held_by if not any(other in held_by for other in held_by[send])]:
+        for send in free:
+            del held_by[send]
+    return "where waits hold: " + "; ".join(f"{send.what} is waited for" for send in held_by) if held_by else None
 
 
 def changes(run: Run) -> str | None:
@@ -162,7 +162,7 @@ def updates(run: Run, weight: Weight) -> dict[tuple[int, int], list[list[int]]]:
 
 
 def marks(run: Run) -> list[float]:
-    """Return how far the mark of each sample has moved, in learning rates."""
+    """Return the movement of each sample's mark, in learning rates."""
     assert run.model is not None
     start = parameters_to_vector(Numbers(run.case.plan.n_samples).parameters()).detach()
     moved: list[float] = ((start - run.model)[N_NUMBERS:] / LR).tolist()

@@ -1,4 +1,4 @@
-"""What the ranks train in every order: ten numbers, and one mark for each sample.
+"""The model that ranks train in every order: ten numbers, and one mark for each sample.
 
 The gradient of sample i is x - c_i in the ten numbers, so that results depend on the order, and 1 in mark i, so that a
 mark shows how often a gradient was used, and with what weight. `train.py` runs the same, with 6 samples, by
@@ -36,7 +36,7 @@ class Part(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A model that is a vector, [N_NUMBERS + n], in so many blocks."""
+    """A model that is a vector, [N_NUMBERS + n], in `blocks` blocks."""
 
     def __init__(self, n: int, n_blocks: int = 1) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Numbers(nn.Module):
         self.blocks = nn.Sequential(*(Part(*parts) for parts in both))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the sum of what the blocks return."""
+        """Return the sum of the results of the blocks."""
         cut = rows.tensor_split(len(self.blocks), 1)
         return torch.stack([block(part) for block, part in zip(self.blocks, cut, strict=True)]).sum(0)
 

@@ -32,7 +32,7 @@ class Counterexample(Generic[R]):
     broken: str
 
     def text(self, most: int = 10) -> str:
-        """Return it as lines, of what happens at `most` so many, the last before it is seen."""
+        """Format as text; of the trace, only the last `most` decisions."""
         run, told = self.run, [f"{i + 1:4}  {decision.words}" for i, decision in enumerate(self.run.taken)]
         dies = " in which rank {} dies before its send {}".format(*run.dies) if run.dies else ""
         if len(told) > most:
@@ -43,11 +43,11 @@ class Counterexample(Generic[R]):
 
 @dataclass
 class Report:
-    """What was found. `orders`: how many were run; `complete`: these are all; with `deaths`, `with_death` have one.
+    """The result. `orders`: how many were run; `complete`: these are all; with `deaths`, `with_death` have one.
 
-    `held`: of each invariant, in how many orders it holds, and of how many. `results`: the different models, to the
-    bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how many orders
-    there are, where not all were run (0: not known), and `random`: how many more were run at random, each of which
+    `held`: for each invariant, in how many orders it holds, and in how many it was checked. `results`: the different
+    models, to the bit. `stalest`: the greatest staleness, and in how many orders it is reached. `estimated`: about how
+    many orders there are, where not all were run (0: not known), and `random`: how many more were run at random; each
     finds a mistake of two decisions with probability `bound` at least (None: not known).
     """
 
@@ -120,14 +120,14 @@ def examine(
     with ExitStack() as at_end, tqdm(unit="order", leave=False, disable=quiet) as bar:
         at_end.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(20_000, 50, 1000)  # each run leaves a little garbage in cycles
-        for one in chain([case], _with_deaths(report) if deaths else ()):
-            if one.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
+        for variant in chain([case], _with_deaths(report) if deaths else ()):
+            if variant.dies and (report.orders >= at_most or (until_broken and report.counterexample)):
                 report.complete = False
                 break
-            asked = chosen(one) | dict(invariants)
-            orders = Orders(partial(run_once, one), at_most - report.orders)
+            asked = chosen(variant) | dict(invariants)
+            orders = Orders(partial(run_once, variant), at_most - report.orders)
             for run in orders:
-                if one.dies and run.dead is None:
+                if variant.dies and run.dead is None:
                     continue  # it is among the orders without a death
                 if not report.orders:
                     _check_sends(run)
@@ -136,10 +136,10 @@ def examine(
                 if until_broken and report.counterexample:
                     break
             report.complete &= orders.complete
-            if random and not (one.dies or orders.complete or report.counterexample):
+            if random and not (variant.dies or orders.complete or report.counterexample):
                 report.random = random
-                report.estimated, most, report.bound = estimate(one, _ESTIMATED_FROM, DEPTH)
-                for run in islice(random_orders(one, most, DEPTH), random):
+                report.estimated, most, report.bound = estimate(variant, _ESTIMATED_FROM, DEPTH)
+                for run in islice(random_orders(variant, most, DEPTH), random):
                     report.take(run, asked)
                     bar.update()
     return report

@@ -1,4 +1,4 @@
-"""One run in one order: what it is made of, what the ranks do, and what is recorded of it."""
+"""One run in one order: its case, the work of the ranks, and its record."""
 
 import dataclasses
 from collections.abc import Callable
@@ -33,11 +33,11 @@ ACCESSES = {"forward": "reads x", "update": "updates x", "communicate": "exchang
 
 @dataclass
 class Case:
-    """What is run: each worker takes `steps`, or the server ends an epoch after so many gradients of all workers.
+    """One case: each worker takes `steps`, or the server ends an epoch after as many gradients of all workers.
 
     `n_gpus`: None for the fewest with two workers. `own_steps`: each takes its steps also where a server could end an
-    epoch. `dies`: a rank, and the number of the send before which it dies. The optimizer is the strategy's default, if
-    it is not another one. Raises UsageError.
+    epoch. `dies`: a rank, and the number of the send before which it dies. The optimizer is the strategy's default,
+    unless another is chosen. Raises UsageError.
 
     `ends_by_samples`: whether a server, or the ranks together, end an epoch after `steps` gradients. `options`: those
     of a run of `train.py` that is this case. `rows`: the samples; `plan`: which of them a worker takes in each step: of
@@ -91,7 +91,7 @@ class Case:
 
 
 class Used(NamedTuple):
-    """What became of a gradient of a rank, as a server records it: the update that took it; None: it was dropped."""
+    """The fate of a rank's gradient, as a server records it: the update that took it; None: it was dropped."""
 
     rank: int
     epoch: int
@@ -99,10 +99,10 @@ class Used(NamedTuple):
 
 
 class Run(Scheduler):
-    """A run in one order, and what is recorded of it beside what its `Scheduler` and its `ranks` have.
+    """A run in one order, and its record beside those of its `Scheduler` and its `ranks`.
 
-    `applied` and `dropped`: of whom, the version it was computed on, the version it was applied to; `used`: both, in
-    their order. `model`: what the algorithm calls its model, as rank 0 has it. `shared` vectors by their names, with
+    `applied` and `dropped`: the worker, the version it was computed on, the version it was applied to; `used`: both, in
+    their order. `model`: the algorithm's model, as rank 0 has it. `shared` vectors by their names, with
     the `accesses` to them, and the `stores` of updates that are a load and a store. `copied`: messages whose waits
     ended before they were taken. `sent_in_steps`: the messages between the starts and the finishes of ranks.
     """
@@ -144,14 +144,14 @@ def counted(n: int, what: str) -> str:
 
 
 class _Log(Recorder):
-    """Notes what is applied, with its versions, and lets others access a shared x before a phase that does."""
+    """Notes the applied gradients with their versions, and lets others access a shared x before a phase that does."""
 
     def __init__(self, run: Run, rank: int, events: Path | None) -> None:
         super().__init__(rank, enabled=events is not None)
         self._run = run
-        self.time_passes = self._pass_time  # if there is one, what is done in the backward pass is done after it
+        self.time_passes = self._pass_time  # if set, the work in the backward pass is done after it
         self.access: Callable[[str], None] | None = None
-        self.stored: dict[str, int] = {}  # of an update that is a load and a store: what it loaded, and overwrote
+        self.stored: dict[str, int] = {}  # of an update that is a load and a store: the values it loaded and overwrote
         if events:
             self.write_to(events / f"rank-{rank}.events")
 
@@ -180,9 +180,9 @@ def run_once(case: Case, pick: Pick, reduced: bool = True, events: Path | None =
     run = Run(case, pick, reduced, events)
     run.run(partial(_attempt, run))
     if run.has_ended:
-        for one in run.ranks:  # nobody needs its memory before all have come here
-            one.learn([max(clocks) for clocks in zip(*(rank.clock for rank in run.ranks), strict=True)])
-            one.check_memory()
+        for transport in run.ranks:  # no rank needs its memory before all have come here
+            transport.learn([max(clocks) for clocks in zip(*(rank.clock for rank in run.ranks), strict=True)])
+            transport.check_memory()
     return run
 
 
@@ -195,7 +195,7 @@ def _attempt(run: Run, rank: Ordered) -> None:
 
 
 def _work(run: Run, transport: Ordered) -> None:
-    """What a rank does: the loop of `gradwire/core/training/loop.py`, without its data, records and scores."""
+    """The work of a rank: the loop of `gradwire/core/training/loop.py`, without its data, records and scores."""
     case, rank = run.case, transport.rank
     log: Any = transport.recorder
     strategy = transport.strategy = dataclasses.replace(case.strategy)

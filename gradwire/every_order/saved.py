@@ -1,6 +1,6 @@
 """An order as a run on the disk: `gradwire page` shows it, `explore.py --replay` or `train.py --replay` repeats it.
 
-It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and what was decided.
+It has the records of a run of `train.py` with the same strategy on `every_order.problem`, and the decisions.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def save(example: Counterexample[Run], results_dir: str) -> tuple[str, str | Non
     name = f"{case.strategy.name.replace(':', '.')}-order-{datetime.now():%Y%m%d-%H%M%S-%f}"
     options = dataclasses.replace(case.options, results_dir=results_dir, run_name=name)
     data = datasets.load(options)
-    kept = {one: getattr(case, one) for one in _OF_CASE} | {"happened": happened, "broken": example.broken}
+    kept = {field: getattr(case, field) for field in _OF_CASE} | {"happened": happened, "broken": example.broken}
     launcher = Launcher("every order", lambda job: [], "ordered", processes=False, facts={"order": kept})
     with tempfile.TemporaryDirectory() as folder:
         run = run_once(case, repeat(happened), reduced=False, events=Path(folder))
@@ -55,7 +55,7 @@ def _why_not_replayed(run: Run) -> str | None:
 
 
 def load(path: str, strategy: str | None = None) -> tuple[Case, list[Option], str]:
-    """Return the case of a saved order, what was decided, and what does not hold in it. Raises UsageError.
+    """Return the case of a saved order, its decisions, and the invariant that fails. Raises UsageError.
 
     `strategy` is the name on the command line, which the order must have; None: there is none.
     """
@@ -68,7 +68,7 @@ def load(path: str, strategy: str | None = None) -> tuple[Case, list[Option], st
             raise UsageError(f"--strategy {strategy}: {file} is an order of {recorded['strategy']}; leave it out")
         options = options_from(recorded, f"--replay {file}", given={"strategy": strategy})
         dies = order["dies"] and tuple(order["dies"])
-        case = Case(options.strategy, options.n_gpus, **{one: order[one] for one in _OF_CASE} | {"dies": dies})
+        case = Case(options.strategy, options.n_gpus, **{field: order[field] for field in _OF_CASE} | {"dies": dies})
         return case, [(rank, tuple(choice)) for rank, choice in order["happened"]], order["broken"]
     except UsageError:
         raise

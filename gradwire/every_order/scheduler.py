@@ -1,4 +1,4 @@
-"""What happens next, where disorder may come in: ranks are coroutines of one process, and a schedule decides.
+"""Ranks as coroutines of one process, where a schedule decides the order of their messages.
 
 Every rank runs until it needs a decision, or waits for a certain rank. The scheduler decides only when no rank can run
 on: by then all that may have been sent has been sent. Decisions of two ranks commute, unless both touch a shared
@@ -22,12 +22,12 @@ from gradwire.core.transports.inbox import ANY
 
 TAKE, NOTHING, ACCESS, SEND, LOST = "take", "nothing", "access", "send", "lost"
 Choice = tuple[str, int, str]
-"""What a rank may do, to which other rank, and in words: take a message, find none, access a shared vector, send to a
+"""A choice of a rank, the other rank, and in words: take a message, find none, access a shared vector, send to a
 rank that has died, learn of a death."""
 Option = tuple[int, Choice]
-"""A rank, and what it may do."""
+"""A rank, and one of its choices."""
 MOST_DECISIONS = 10_000
-"""A run that has not ended after so many is given up."""
+"""A run with more decisions is given up."""
 Pick = Callable[[Sequence[Option]], int]
 """Which of several options happens, by its number. In the plain order it is always 0: the lowest rank goes first."""
 
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a rank may choose from. It may become more by messages of `src` with one of `tags`; without tags, by all."""
+    """The choices of a rank. It may become more by messages of `src` with one of `tags`; without tags, by all."""
 
     choices: Callable[[], list[Choice]]
     src: int = ANY
@@ -50,7 +50,7 @@ class Question(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The options that there were, which was picked, and what came before: `n_sent` messages, `events` of the first."""
+    """The options, the picked one, and the counts before it: `n_sent` messages, `events` of the first."""
 
     options: list[Option]
     picked: int
@@ -60,7 +60,7 @@ class Decision(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What happens."""
+        """The decision as text."""
         (rank, choice), (first, plain) = self.options[self.picked], self.options[0]
         return f"rank {rank} {choice[2]}" + f"   (in the plain order rank {first} {plain[2]})" * (self.picked > 0)
 
@@ -68,8 +68,8 @@ class Decision(NamedTuple):
         """Return whether the first that chooses could choose more if others went first, by all that was `sent`."""
         (_, src, tags), rank = self.question, self.options[0][0]
         return tags is None or any(
-            one.dst == rank and one.clock[rank] <= self.events and src in (one.src, ANY) and one.tag in (*tags, "")
-            for one in sent[self.n_sent :]
+            send.dst == rank and send.clock[rank] <= self.events and src in (send.src, ANY) and send.tag in (*tags, "")
+            for send in sent[self.n_sent :]
         )
 
 
@@ -98,7 +98,7 @@ class Scheduler:
 
     @property
     def happened(self) -> list[Option]:
-        """What was decided."""
+        """The decisions."""
         return [decision.options[decision.picked] for decision in self.taken]
 
     @property
@@ -119,7 +119,7 @@ class Scheduler:
         finally:
             self.over = True
             for rank in self.ranks:
-                rank.coroutine.throw()  # ends who still waits
+                rank.coroutine.throw()  # ends a rank that still waits
 
     def _decide(self) -> bool:
         """Let one of the ranks that choose go on; return whether one can."""
@@ -146,7 +146,7 @@ class Scheduler:
         self._ready.append(self.ranks[rank])
         return True
 
-    # What a rank calls
+    # Called by a rank
 
     def choose(self, rank: int, question: Question) -> Choice:
         """Suspend a rank until one of its choices is decided; return it."""

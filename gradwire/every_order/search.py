@@ -66,7 +66,7 @@ class _TooLong(Exception):
 
 @dataclass
 class Orders(Generic[R]):
-    """The orders of what `once` runs as it is told, iterated over as runs; at most so many.
+    """The orders in which `once` can run, iterated over as runs; at most `at_most`.
 
     `complete`, afterwards: all were run.
     """
@@ -110,7 +110,7 @@ def _others(run: Scheduler) -> Iterator[tuple[int, ...]]:
 def random_orders(case: Case, n_decisions: int, depth: int) -> Iterator[Run]:
     """Yield random orders without end, by probabilistic concurrency testing (Burckhardt et al., 2010, PCT).
 
-    Every rank has a random priority; what the first of them does happens first. At depth - 1 of the `n_decisions` the
+    Every rank has a random priority; the first rank acts first. At depth - 1 of the `n_decisions` the
     one whose turn it is becomes the last. After twice `n_decisions` all take turns. A mistake that depth decisions of
     one rank make is found in one such order of n ranks with probability at least 1 / (n n_decisions^(depth - 1)).
     """
@@ -125,7 +125,7 @@ def _by_priority(priorities: list[int], places: set[int]) -> Pick:
     numbers = count()
 
     def pick(options: Sequence[Option]) -> int:
-        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # who sent, or who chooses
+        goes_on = [peer if kind == TAKE else rank for rank, (kind, peer, _) in options]  # sender, or chooser
         best = min(range(len(options)), key=lambda i: priorities[goes_on[i]])
         if (n := next(numbers)) in places:
             priorities[goes_on[best]] = len(priorities) + n
@@ -158,9 +158,9 @@ def estimate(case: Case, n: int, depth: int) -> tuple[float, int, float | None]:
             return None
 
     runs = [plain, *(run for _ in range(n) if (run := once()) and not run.redundant)]
-    how_many = sum(math.prod(len(one.options) for one in run.taken) for run in runs[1:]) / n
+    how_many = sum(math.prod(len(decision.options) for decision in run.taken) for run in runs[1:]) / n
     most = max(len(run.taken) for run in runs)
-    options = {option for run in runs for one in run.taken for option in one.options}
+    options = {option for run in runs for decision in run.taken for option in decision.options}
     if len({rank for rank, _ in options}) > 1 and any(kind != ACCESS for _, (kind, *_) in options):
         return how_many, most, None
     return how_many, most, 1 / (len(case.roles) * most ** (depth - 1))

@@ -1,8 +1,8 @@
 """The transport of one rank whose messages come in an order that a schedule decides, see `scheduler.py`.
 
 Messages from one rank to another stay in order. It also finds memory that is changed while a message in it is on its
-way or being read: not only where that changes what is read in this order, but where no chain of messages, and no wait,
-puts the end of the reading before the change (vector clocks; Mattern, 1989, Virtual time and global states of
+way or being read: not only where that changes the values read in this order, but where no chain of messages, and no
+wait, puts the end of the reading before the change (vector clocks; Mattern, 1989, Virtual time and global states of
 distributed systems).
 """
 
@@ -70,7 +70,7 @@ class Ordered(Transport):
         self._closed = True
 
     def _progress(self, src: int, seconds: float) -> None:
-        pass  # what was sent is in the inbox
+        pass  # sent messages are in the inbox
 
     # Memory
 
@@ -86,7 +86,7 @@ class Ordered(Transport):
     def is_shared(self, vector: torch.Tensor) -> bool:
         """Whether a vector lies in shared memory."""
         pointer = vector.untyped_storage().data_ptr()
-        return any(one.untyped_storage().data_ptr() == pointer for one in self.run.shared.values())
+        return any(shared.untyped_storage().data_ptr() == pointer for shared in self.run.shared.values())
 
     def access(self, does: str) -> None:
         """Let others access shared vectors before this rank does what `does` says."""
@@ -97,8 +97,8 @@ class Ordered(Transport):
         return super().read(*arguments)
 
     def check_memory(self) -> None:
-        """Note what was changed before it was read, as far as this rank knows."""
-        self.unread = [one for one in self.unread if one.check()]
+        """Note memory that was changed before it was read, as far as this rank knows."""
+        self.unread = [send for send in self.unread if send.check()]
 
     # Messages
 
@@ -166,7 +166,7 @@ class Ordered(Transport):
         return message
 
     def _choices(self, src: int, tags: tuple[str, ...], limited: bool) -> list[Choice]:
-        """Return what a receive may find: the first message of each rank that has sent one; with a limit, nothing.
+        """Return the possible results of a receive: the first message of each sender; with a limit, none.
 
         A message is there if the receiver has taken one that the same rank sent later. A death is learned of when all
         has been taken that the dead rank had sent.
@@ -175,11 +175,13 @@ class Ordered(Transport):
         for (peer, tag), queue in self.inbox.queues.items():
             if queue and tag in tags and src in (peer, ANY):
                 first[peer] = min(first.get(peer, queue[0]), queue[0], key=lambda message: message.order)
-        found: list[Choice] = [(TAKE, src, f"takes {one.tag!r} of rank {src}") for src, one in sorted(first.items())]
+        found: list[Choice] = [
+            (TAKE, src, f"takes {message.tag!r} of rank {src}") for src, message in sorted(first.items())
+        ]
         dead, inbox = self.run.dead, self.inbox
         if dead is not None and src in (dead, ANY) and dead not in first and (inbox.news or dead not in inbox.gone):
             found.append((LOST, dead, f"learns that rank {dead} is dead"))
-        if limited and not any(one.order[0] < self._newest[peer] for peer, one in first.items()):
+        if limited and not any(message.order[0] < self._newest[peer] for peer, message in first.items()):
             found.append((NOTHING, -1, f"finds no {named(tags)}"))
         return found
 
@@ -203,7 +205,7 @@ class Ordered(Transport):
             self.run.wake(self)
 
     def learn(self, clock: Sequence[int]) -> None:
-        """Let what has come before an event of another rank come before what this rank does from now on."""
+        """Order the events before an event of another rank before this rank's next events."""
         self.clock = [max(both) for both in zip(self.clock, clock, strict=True)]
 
     def tick(self) -> tuple[int, ...]:
@@ -252,7 +254,7 @@ class InPlace(Work):
 
     @property
     def done(self) -> bool:
-        """Whether it is found read: what has been read may be known, or not yet."""
+        """Whether it is found read: a read message may be known as read, or not yet."""
         sender, k = self._sender, self._receiver.rank
         sender.check_memory()
         choices: list[Choice] = [(TAKE, k, f"finds {self.what} read"), (NOTHING, -1, f"finds {self.what} not read yet")]
@@ -260,7 +262,7 @@ class InPlace(Work):
         return sender.run.choose(sender.rank, question)[0] == TAKE
 
     def wait(self) -> None:
-        """Wait until it is read. What has not been taken yet is copied, so that the wait ends: see `holds`."""
+        """Wait until it is read. A message not taken yet is copied, so that the wait ends: see `holds`."""
         sender, message = self._sender, self._message
         sender.check_memory()
         if self._read is None and message._receiver is None:

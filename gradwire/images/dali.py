@@ -1,6 +1,6 @@
 """Fetching by NVIDIA DALI: threads of its own read, decode, cut and resize; on a GPU it decodes there.
 
-The files and labels are those of the other loaders, and so is what is cut of each: see `Pictures.cut`.
+The files, the labels and the cut of each picture are those of the other loaders: see `Pictures.cut`.
 """
 
 import os
@@ -30,7 +30,7 @@ def _import_dali(module: str = "nvidia.dali") -> Any:
 
 
 def fetch_by_dali(data: Data, threads: int, device: torch.device, requests: Iterator[Request], largest: int) -> Answers:
-    """Fetch by a pipeline of DALI with so many threads: see `data.Fetcher`. Raises UsageError, RunFailed."""
+    """Fetch by a pipeline of DALI with `threads` threads: see `data.Fetcher`. Raises UsageError, RunFailed."""
     feed_ndarray = _import_dali("nvidia.dali.plugin.pytorch").feed_ndarray
     taken: deque[Request] = deque()
 
@@ -60,7 +60,7 @@ def _pictures(data: Data, request: Request) -> Pictures:
 
 
 def _inputs(pictures: Pictures, request: Request) -> Inputs:
-    """Yield the pipeline's input for a batch: for each picture its path, and what is cut of it."""
+    """Yield the pipeline's input for a batch: for each picture its path and its cut."""
     paths, cuts = [], []
     for i in request.indices.tolist():
         path = pictures.path(i)

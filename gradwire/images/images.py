@@ -1,6 +1,6 @@
 """Pictures in files, decoded when they are fetched: for training cut at random and mirrored, for tests at the centre.
 
-Functions of this file decide what is cut, for every decoder: the rank, a loader's workers, or DALI.
+Functions of this file choose the cut, for every decoder: the rank, a loader's workers, or DALI.
 """
 
 import math
@@ -22,7 +22,7 @@ from gradwire.core.workloads.lookup import import_torchvision
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's models have them
 _AREA, _RATIO, _ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a random cut, as in torchvision's RandomResizedCrop
-_SHORTER_SIDE = 256 / 224  # of a test picture when it is cut, in sides of what is cut
+_SHORTER_SIDE = 256 / 224  # of a test picture when it is cut, in sides of the cut
 _BILINEAR = 2  # PIL's number for it, with antialiasing
 
 
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 
 
 def random_cut(draw: random.Random, height: int, width: int, size: int) -> Cut:
-    """Draw what is cut of a picture to train on: 8 to 100 % of the area, of ratio 3/4 to 4/3, every other mirrored.
+    """Draw the cut of a picture to train on: 8 to 100 % of the area, of ratio 3/4 to 4/3, every other mirrored.
 
     As in torchvision's RandomResizedCrop, sizes are drawn until one fits into the picture, at most ten times; then it
     is the largest at the centre.
@@ -71,8 +71,8 @@ class Pictures(Samples):
     root: str
     names: Tensor  # uint8 [N, of the longest]: the bytes of the path of each below `root`, and zeros
     labels: Tensor
-    size: int  # the side of what is cut, in pixels
-    seed: int | None  # what is cut at random and mirrored is drawn from it, the epoch and the index; None: the centre
+    size: int  # the side of the cut, in pixels
+    seed: int | None  # random cuts and mirroring are drawn from it, the epoch and the index; None: the centre
 
     @classmethod
     def listed(cls, root: str, files: Sequence[tuple[str, int]], size: int, seed: int | None = None) -> Self:

@@ -1,4 +1,4 @@
-"""What this wing adds to the tables of the core: torchvision's data sets and models, folders of pictures, and DALI."""
+"""The wing of images: torchvision's data sets and models, folders of pictures, and DALI, for the tables of the core."""
 
 from functools import partial
 from pathlib import Path

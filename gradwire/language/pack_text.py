@@ -22,7 +22,7 @@ def packed() -> str:
     """Return the text, from the repository that the current directory is in."""
     archive = subprocess.run(["git", "archive", COMMIT, *FILES], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        found = {one.name: file.read().decode() for one in files if (file := files.extractfile(one))}
+        found = {member.name: file.read().decode() for member in files if (file := files.extractfile(member))}
     paths = sorted(found, key=lambda path: hashlib.sha256(path.encode()).digest())
     return "\n".join(found[path] for path in paths if found[path])
 

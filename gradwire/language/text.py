@@ -15,7 +15,7 @@ from gradwire.language.task import LANGUAGE_MODEL
 
 SHIPPED = Path(__file__).with_name("text.txt.xz")
 CONTEXT = 64
-_HELD_OUT = 10  # one part in so many, at the end
+_HELD_OUT = 10  # one part of this many, at the end
 
 
 @dataclass

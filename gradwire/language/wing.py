@@ -1,4 +1,4 @@
-"""What this wing adds to the tables of the core: text, a decoder for it, and the task of its next token."""
+"""The wing of language: text, a decoder for it, and the task of its next token, for the tables of the core."""
 
 from functools import partial
 from pathlib import Path

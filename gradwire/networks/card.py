@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Card:
-    """A card of `bandwidth` bytes a second, and what has passed it so far.
+    """A card of `bandwidth` bytes a second, and the bytes that have passed it so far.
 
     A card either passes messages in order, by `take`, or shares its bandwidth among all that pass it, by `join`,
     `next_end` and `leave`. `due` is for whoever waits for `next_end`.

@@ -73,8 +73,8 @@ def read_graph(path: str) -> Graph:
         graph = Graph(ranks, tuple(_edge(link, ranks) for link in links))
         if len({(edge.src, edge.dst) for edge in graph.edges}) < len(graph.edges):
             raise ValueError("two links have the same from and to; write one")
-        for one, way in ((graph, "from rank 0 to"), (graph.turned(), "to rank 0 from")):
-            if cut_off := set(range(1, ranks)) - one.last_links(0).keys():
+        for directed, way in ((graph, "from rank 0 to"), (graph.turned(), "to rank 0 from")):
+            if cut_off := set(range(1, ranks)) - directed.last_links(0).keys():
                 raise ValueError(f"there is no way {way} rank {min(cut_off)}; add links")
     except (OSError, ValueError, RecursionError) as error:
         said = (

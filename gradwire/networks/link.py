@@ -38,7 +38,7 @@ class Link:
 
     @property
     def rates(self) -> Rates | None:
-        """What is known of the network; None: one of bandwidth and latency is not given."""
+        """The rates of the network; None unless both bandwidth and latency are set."""
         known = self.latency > 0 and self.bandwidth < math.inf
         return Rates(self.bandwidth, self.latency, sharing=IN_ORDER) if known else None
 

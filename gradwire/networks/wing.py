@@ -59,7 +59,7 @@ class LinkOptions(Panel):
         return read_graph(self.network)
 
     def settings(self) -> RunSettings:
-        """Return what a strategy is told of the run: with the graph."""
+        """Return the settings of the run that a strategy receives, with the graph."""
         return dataclasses.replace(super().settings(), network=self.graph)
 
 

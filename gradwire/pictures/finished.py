@@ -1,4 +1,4 @@
-"""The finished runs that a command line names, read from their files; what is wrong with one is said in one line."""
+"""The finished runs that a command line names, read from their files; a bad file is reported in one line."""
 
 import argparse
 import os
@@ -51,7 +51,7 @@ def command(
 ) -> Callable[..., int]:
     """Return the `main` of `gradwire NAME`: it prints the text that `work` returns for the arguments.
 
-    What goes wrong becomes one line on stderr. `main` takes the command line (default: that of this process) and
+    An error becomes one line on stderr. `main` takes the command line (default: that of this process) and
     returns the exit status: 2 after a BadRun, 130 after Ctrl-C, else that of `exit_code_of`.
     """
 
@@ -132,7 +132,7 @@ def find_runs(paths: Sequence[str], last: int | None = None) -> list[Run]:
 
 
 def _stems(path: str) -> Iterator[Path]:
-    """Yield RESULTS_DIR/RUN_NAME of what a path or pattern names."""
+    """Yield RESULTS_DIR/RUN_NAME of the runs that a path or pattern names."""
     matches = [path] if os.path.exists(path) else sorted(glob(path))
     if not matches:
         raise BadRun(f"{path}: no such file; give the .json of a run")
@@ -154,7 +154,7 @@ def _load(read: Callable[[str], Loaded], path: str, cure: str = "") -> Loaded:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A finished run, RESULTS_DIR/RUN_NAME, with what its ranks recorded: all but what they did to be evaluated."""
+    """A finished run, RESULTS_DIR/RUN_NAME, with the events of its ranks, without those of evaluation."""
 
     path: str
     events: pd.DataFrame
@@ -167,7 +167,7 @@ class Recorded:
 
     @property
     def died(self) -> set[int]:
-        """The ranks that have died, perhaps to return: what they recorded until then is lost."""
+        """The ranks that have died, and perhaps returned; their events until then are lost."""
         return {death["rank"] for death in self.metadata.get("deaths", ())}
 
     @cached_property
@@ -182,7 +182,7 @@ class Recorded:
 
     @property
     def about(self) -> str:
-        """What it was: strategy, ranks, model and data."""
+        """A title: strategy, ranks, model and data."""
         options, n = self.metadata["options"], len(self.roles)
         ranks = "1 rank" if n == 1 else f"{n} ranks"
         trained = f", {options['model']} on {options.get('dataset')}" if "model" in options else ""

@@ -1,4 +1,4 @@
-"""Which receipt is of which sending: the messages of a run, the chunks and versions of x that they carry."""
+"""Match receives with sends: the messages of a run, the chunks and versions of x that they carry."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,8 +9,8 @@ from gradwire.core.records.events import PHASES
 from gradwire.core.records.tables import SERVER, applied, dropped
 
 SHARE_REDUCE, SHARE_ONLY = "share-reduce", "share-only"  # the tags of the halves of a ring all-reduce
-PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of what a server sends of x
-POSITION = "position"  # the tag of what a server sends first to a worker that begins, or that has returned
+PARAMETERS = ("initial parameters", "parameters", "difference", "model")  # the tags of a server's messages with x
+POSITION = "position"  # the tag of a server's first message to a worker that begins, or that has returned
 
 
 def with_messages(events: pd.DataFrame, roles: Sequence[str], died: Collection[int] = ()) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def _versions(spans: pd.DataFrame, moved: pd.Series, serving: Sequence[int]) -> 
     used = pd.concat([applied(spans), dropped(spans)]).sort_index()
     for server, gradients in used.groupby("rank"):
         at = applied(gradients)
-        if len(at):  # an update is made with the last gradient of its version; what is sent then is of the next
+        if len(at):  # an update is made with the last gradient of its version; messages sent after it are of the next
             last = at[at["version_applied"] != at["version_applied"].shift(-1)]
             of_x = spans["tag"].isin(PARAMETERS) & (spans["op"] == "send")
             sent = spans.index[of_x & (spans["rank"] == server)]
@@ -78,9 +78,9 @@ def _versions(spans: pd.DataFrame, moved: pd.Series, serving: Sequence[int]) -> 
             version[sent] = np.where(made == 0, known[0], known[np.maximum(made, 1) - 1] + 1)
         for worker, of_worker in gradients.groupby("peer"):
             came = spans.index[(spans["rank"] == server) & (spans["peer"] == worker) & (spans["op"] == "recv")]
-            k = np.searchsorted(came, of_worker.index) - 1  # the last that came is what is applied or dropped
+            k = np.searchsorted(came, of_worker.index) - 1  # the gradient that came last is applied or dropped
             version[came[k[k >= 0]]] = of_worker["version_read"].to_numpy()[k >= 0]
-    # The two ends of a message have the same; so have its parts to or from several servers, of which one records.
+    # The two ends of a message have the same; so have its parts to or from several servers; one of these records.
     same = spans.assign(**{end: spans[end].where(~spans[end].isin(serving), -1) for end in ("src", "dst")})[moved]
     group = same.groupby(["src", "dst", "tag", "life", "k", "read"]).ngroup()
     known = version[version >= 0]

@@ -34,7 +34,7 @@ DASHES = ("-", "--", ":", "-.")
 MOST = len(COLOURS) * len(DASHES)
 DASHED = {"handlelength": 3.6}
 """Options of a legend in which dashes are seen as dashes."""
-_NEAR = 2.0  # points between lines of which one covers the other
+_NEAR = 2.0  # points between lines that cover each other
 _LABELS = {"accuracy": "held-out accuracy (%)", "loss": "training loss"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 _NAME_WIDTH, _NAME_LINES = 30, 4  # characters of a run's name in one line, and lines
@@ -220,7 +220,7 @@ def draw_sweep(frame: pd.DataFrame, others: Sequence[str], path: Path, given: st
 
 
 def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: str) -> None:
-    """Draw a line for each combination of the columns `others`: the first tells the colour, the rest the dashes.
+    """Draw a line for each combination of the columns `others`: the first sets the colour, the rest the dashes.
 
     Lines that are the same within 1 % are one, with both names.
     """
@@ -240,7 +240,7 @@ def _draw_lines(axes: Axes, frame: pd.DataFrame, others: Sequence[str], what: st
             dashes = DASHES[rests.index(rest) % len(DASHES)] if rests else DASHES[0]
             label = ", ".join(str(value) for value in values)
             style: dict[str, Any] = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
-            drawn += [(rest, curve, one) for one in axes.plot(curve.index, curve, dashes, label=label, **style)]
+            drawn += [(rest, curve, line) for line in axes.plot(curve.index, curve, dashes, label=label, **style)]
             _shade(axes, curve.index, of_seeds.min(), of_seeds.max(), colour)
 
 

@@ -20,23 +20,23 @@ def check_tensorboard(folder: str) -> Any:
 
 
 class Scalars(Observer):
-    """Writes to a folder each mark of an epoch that a recorder is given, by its name, and what follows at intervals.
+    """Writes to a folder each mark of an epoch, by its name, and the following scalars at intervals.
 
     `lr`; `loss`, the mean over the interval's steps; `bytes_sent` since the run began, without those of evaluation;
-    `waiting`, the share of the interval; `staleness`, the mean over what was applied in it. Without events, the first
-    two.
+    `waiting`, the share of the interval; `staleness`, the mean over the gradients applied in it. Without events, only
+    the first two.
     """
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
         self._recorder, self._folder = recorder, folder
         self._writer = check_tensorboard(str(folder)).SummaryWriter(str(folder))
         self._bytes, self._waited = 0, 0.0
-        self._values: dict[str, list[float]] = defaultdict(list)  # by name, of which the mean is written
+        self._values: dict[str, list[float]] = defaultdict(list)  # by name; their mean is written
         self._t0 = recorder.clock()
         recorder.observers.append(self)
 
     def span(self, phase: str, seconds: float, op: str, nbytes: int, version_read: int, version_applied: int) -> None:
-        """Add up bytes and waits, and note what an update was applied to."""
+        """Add up bytes and waits, and note the version that an update was applied to."""
         if op == "send" and phase != EVALUATE:
             self._bytes += nbytes
         elif phase == "wait":
@@ -53,7 +53,7 @@ class Scalars(Observer):
         self._values["loss"].append(loss)
 
     def tick(self, step: int, lr: float, now: bool = False) -> None:
-        """Write what came in the interval before `step`, if it is over, or `now`. Raises RunFailed."""
+        """Write the scalars of the interval before `step`, if it is over, or `now`. Raises RunFailed."""
         seconds = self._recorder.clock() - self._t0
         if now or seconds >= _EVERY_S:
             found = {name: sum(values) / len(values) for name, values in self._values.items()}

@@ -27,7 +27,7 @@ def groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def name_of(group: Sequence[Run]) -> str:
-    """Return what a group is called."""
+    """Return the name of a group."""
     return group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more seeds"
 
 

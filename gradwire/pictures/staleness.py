@@ -81,7 +81,7 @@ def picture(events: pd.DataFrame, metadata: Mapping[str, Any]) -> Figure:
         both = [gradients.loc[gradients["peer"] == rank, "staleness"] for gradients in (used, late)]
         share = 1 / max(1, sum(map(len, both)))
         panel.hist(
-            both, bins, weights=[np.full(len(one), share) for one in both], stacked=True, rwidth=0.9,
+            both, bins, weights=[np.full(len(values), share) for values in both], stacked=True, rwidth=0.9,
             color=list(COLOURS.values()), label=list(COLOURS),
         )  # fmt: skip
         too_late = f", {worker['dropped']:.0f} dropped" if worker["dropped"] else ""

@@ -127,7 +127,7 @@ def has_stale(events: pd.DataFrame) -> bool:
 def legend(figure: Figure, phases: Collection[str] = PHASES, versions: bool = False) -> None:
     """Explain the colours of `phases` below all that is in `figure`, which must have layout="constrained".
 
-    `versions`: also what the numbers at the gradients mean.
+    `versions`: also explain the numbers at the gradients.
     """
     about = "3→5 on the server's lane: computed on version 3 of the parameters, applied to version 5; worker 1 on top"
     names = {"wait": "wait (← for rank)"}
@@ -150,7 +150,7 @@ def picture(run: Recorded, first_step: int, n_steps: int) -> Figure:
 
 
 def lane_names(roles: Sequence[str]) -> list[str]:
-    """Return what the lane of each rank is called."""
+    """Return the name of each rank's lane."""
     return [f"rank {rank} ({role})" for rank, role in enumerate(roles)]
 
 
@@ -163,8 +163,8 @@ def trace(
 ) -> dict[str, Any]:
     """Return all spans, marks and messages of a run in the JSON object format of Chrome's trace events.
 
-    A thread is a rank (tid), `name` the process, `about` whatever else is to be known; of the `dead`, who may have
-    returned, no message of an earlier life has an arrow. In `args`, step counts from 1 and what is unknown is left out,
+    A thread is a rank (tid), `name` the process, `about` other facts; a rank of the `dead` may have returned, and
+    no message of an earlier life has an arrow. In `args`, step counts from 1 and what is unknown is left out,
     as are messages counted by formula: their times are unknown.
     """
     # In eighths of a microsecond, which floats hold exactly: then no rounding, here or in a viewer, makes a slice
@@ -210,7 +210,7 @@ def trace(
 
 
 def _lane(lanes: list[list[int]], start: int, end: int) -> int:
-    """Return the first lane in which the slice nests or stands alone; `lanes` hold the ends of what is open in each.
+    """Return the first lane in which the slice nests or stands alone; `lanes` hold the ends of the open slices in each.
 
     A rank that holds two messages and releases first the one that came first has slices that overlap without nesting.
     """

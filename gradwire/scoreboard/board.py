@@ -1,4 +1,4 @@
-"""How an entry is made: all its runs, on processes; what is kept of them; and whether they come out again."""
+"""Make an entry: run all its runs on processes, keep their record, and verify a kept record."""
 
 import dataclasses
 import hashlib
@@ -66,11 +66,11 @@ def workers(processes: int = PROCESSES) -> Iterator[Executor]:
 
 def _begin() -> None:
     die_with_parent()
-    tqdm.set_lock(threading.RLock())  # else each bar makes a semaphore, which who is killed does not remove
+    tqdm.set_lock(threading.RLock())  # else each bar makes a semaphore, which a killed process does not remove
 
 
 def in_parallel(pool: Executor, tasks: Mapping[Any, tuple[Callable[..., Any], Any]], what: str) -> dict[Any, Any]:
-    """Return what each of some calls, a function and its arguments, gives. Raises what the first raises that fails."""
+    """Return the results of calls, each a function and its arguments. Raises the error of the first that fails."""
     futures: dict[Future[Any], Any] = {
         pool.submit(function, *arguments): key for key, (function, arguments) in tasks.items()
     }
@@ -106,7 +106,7 @@ def find_late(found: Mapping[Any, Played], scale: Scale) -> dict[str, float]:
 
 
 def make(entry: Entry, pool: Executor, scale: Scale = RECORD) -> tuple[dict[str, Any], str]:
-    """Return what is to be kept of an entry, and the page of a run. Raises UsageError, RunFailed if it is refused.
+    """Return the record of an entry, and the page of a run. Raises UsageError, RunFailed if it is refused.
 
     It takes as many steps as fit with the first seed; fewer if those end after the budget with another.
     """
@@ -151,7 +151,7 @@ def described() -> dict[str, Any]:
 
 
 def keep(facts: Mapping[str, Any], page: str, folder: Path) -> list[Path]:
-    """Write what is kept of an entry, both files or none."""
+    """Write the record of an entry, both files or none."""
     paths = [folder / file_name(str(facts["entry"]), kind) for kind in ("json", "html")]
     texts = json.dumps(facts, indent=1) + "\n", pack(page, str(facts["entry"]))
     with write_together(paths) as temporaries:
@@ -161,7 +161,7 @@ def keep(facts: Mapping[str, Any], page: str, folder: Path) -> list[Path]:
 
 
 def verify(entry: Entry, facts: Mapping[str, Any], pool: Executor) -> str:
-    """Make a kept entry again; return what is the same. Raises RunFailed if a score leaves the kept spread.
+    """Make a kept entry again; return a report of what agrees. Raises RunFailed if a score leaves the kept spread.
 
     Processors of different kinds round differently, so bits are compared on one of the kept kind only.
     """

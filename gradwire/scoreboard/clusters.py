@@ -1,4 +1,4 @@
-"""The three clusters of the scoreboard, and what is the same on all."""
+"""The three clusters of the scoreboard, and the constants that all share."""
 
 from dataclasses import dataclass
 

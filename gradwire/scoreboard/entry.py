@@ -36,7 +36,7 @@ _PLAIN = type(None), bool, int, float, str, bytes
 
 
 class ScoredTransport(Simulated):
-    """A rank whose messages are copied by value when they are sent, and carry nothing beside what is counted.
+    """A rank whose messages are copied by value when they are sent, and carry only bytes that are counted.
 
     `beside` are the bytes of the tags and, eight each, of the numbers that it has sent.
     """

@@ -1,6 +1,6 @@
 """The game of the scoreboard: a GPT on text, trained by eight ranks in virtual time.
 
-What a run takes is counted here, not by the entry: its clock and the bytes that have passed the network's cards are
+The cost of a run is counted here, not by the entry: its clock and the bytes that have passed the network's cards are
 noted when rank 0 has the final parameters.
 """
 
@@ -47,7 +47,7 @@ _FULL, _AIM, _MOST_TRIES = 0.98, 0.99, 12  # of a budget
 
 @dataclass(frozen=True)
 class Played:
-    """What a run has left: its final parameters, virtual seconds, bytes sent; and its page, if it was asked for."""
+    """The result of a run: its final parameters, virtual seconds, bytes sent; and its page, if requested."""
 
     parameters: dict[str, Tensor]
     seconds: float
@@ -57,7 +57,7 @@ class Played:
 
 @functools.cache
 def whole() -> Data:
-    """Return the text with what is held out, which a process that trains must not have."""
+    """Return the text with the held-out part, which a training process must not have."""
     return load_text("text", Path(), CONTEXT)
 
 
@@ -79,7 +79,7 @@ def gpt(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 @dataclass
 class Meter:
-    """What a run takes: the forward passes that are computed, and those that took time; its end; its bytes."""
+    """The cost of a run: the forward passes that are computed, and those that took time; its end; its bytes."""
 
     phases: Compute
     limit: float  # virtual seconds
@@ -96,7 +96,7 @@ class Meter:
         return self.phases(rank, phase, part)
 
     def note(self, model: nn.Module, _: object) -> None:
-        """Count a pass of the training; in the evaluation, which is the last thing, take down what the run has left."""
+        """Count a pass of the training; in the evaluation, which comes last, note the result of the run."""
         ranks = self.time.ranks
         if model.training:
             self.computed += 1
@@ -110,7 +110,7 @@ _meter: Meter | None = None
 
 
 def play(entry: Entry, place: str, seed: int, steps: int, limit: float, show: bool = False) -> Played:
-    """Train on one cluster for so many steps of all workers; fail after `limit` virtual seconds.
+    """Train on one cluster for `steps` steps of all workers; fail after `limit` virtual seconds.
 
     `show`: make the page of the first steps. Raises UsageError, RunFailed.
     """
@@ -166,11 +166,11 @@ def options_of(name: str, text: str, place: str) -> Options:
     try:
         given = shlex.split(text)
         names = {part.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_") for part in given}
-        for one in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
-            raise UsageError(f"--{one} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
+        for option in sorted(names & {*option_names(), "help", "h", "list"} - {*MAY_SET}):
+            raise UsageError(f"--{option} is not for an entry to set; that are {', '.join(MAY_SET)} and its own")
         if ":" in text:
             raise UsageError(f"{text}: names yourmodule:something; take an optimizer, codec or schedule that is here")
-        options = parse_run([*given, *(f"--{one}={value}" for one, value in fixed.items())], None, "")
+        options = parse_run([*given, *(f"--{option}={value}" for option, value in fixed.items())], None, "")
     except ValueError as error:
         raise UsageError(f"{name}, options on {place}: {error}") from error
     roles = options.strategy.roles(RANKS)

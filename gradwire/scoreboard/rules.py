@@ -1,4 +1,4 @@
-"""What the file of an entry may hold: the rules that are checked before it is imported.
+"""The rules for the file of an entry, which are checked before it is imported.
 
 They find mistakes and plain tricks, and are no sandbox: a person reads the file of a record too.
 """
@@ -77,7 +77,7 @@ def check_file(path: Path) -> None:
     functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     own = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     own |= functions | {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
-    methods = [one for kind in classes for one in kind.body if isinstance(one, ast.FunctionDef) and one.args.args]
+    methods = [node for kind in classes for node in kind.body if isinstance(node, ast.FunctionDef) and node.args.args]
     selves = {method.args.args[0] for method in methods if {*map(ast.unparse, method.decorator_list)} <= {"property"}}
     unbound = {f"{kind.name}.{name}" for kind in classes for name in functions}
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
@@ -121,7 +121,7 @@ def _parsed(path: Path) -> tuple[ast.Module, list[str]]:
 
 
 def wrong_syntax(node: ast.AST) -> str:
-    """Return what is wrong with the kind of a node, or with a name in it that a class or a module has by itself."""
+    """Return the fault of a node's kind, or of a name in it that a class or a module has by itself."""
     kind = type(node).__name__
     if kind not in SYNTAX:
         return f"uses {kind} of the module ast, which no strategy needs"
@@ -142,7 +142,7 @@ def _is_type(annotation: ast.expr, own: set[str]) -> bool:
 
 
 def _wrong(node: ast.AST, known: set[str]) -> str:
-    """Return what is wrong with a node; "": nothing."""
+    """Return the fault of a node; "": it has none."""
     match node:
         case ast.Import():
             for alias in node.names:
@@ -150,11 +150,11 @@ def _wrong(node: ast.AST, known: set[str]) -> str:
                     return f"imports {alias.name}; it may import {', '.join(MODULES)}; from others, names only"
         case ast.ImportFrom():
             module = "." * node.level + (node.module or "")
-            if module not in MODULES and not f"{module}.".startswith(tuple(f"{one}." for one in OF_PROJECT)):
+            if module not in MODULES and not f"{module}.".startswith(tuple(f"{package}." for package in OF_PROJECT)):
                 return f"imports {module}; it may import {', '.join((*MODULES, *OF_PROJECT))}"
             for alias in node.names:
                 value = getattr(importlib.import_module(module), alias.name, None)
-                is_shared = hasattr(value, "cache_clear")  # what it returns, all ranks have
+                is_shared = hasattr(value, "cache_clear")  # all ranks have its result
                 if alias.name.startswith(_NO_NAMES) or is_shared or not (callable(value) or is_constant(value)):
                     return f"imports {alias.name} from {module}; it may import classes, functions and constants"
         case ast.Name(id=name) if hasattr(builtins, name) and name not in BUILTINS:

@@ -1,4 +1,4 @@
-"""What the scoreboard keeps: a JSON of each entry, from which records and the table of the page are made."""
+"""The files of the scoreboard: a JSON of each entry, from which records and the table of the page are made."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ _OF_SEEDS = {"scores": (int, float), "hashes": (str,), "seconds": (int, float), 
 
 
 def load(folder: Path) -> dict[str, Facts]:
-    """Return what is kept of each entry, by its name. Raises UsageError."""
+    """Return the record of each entry, by its name. Raises UsageError."""
     found: dict[str, Facts] = {}
     seeds = set()
     for path in sorted(folder.glob("*.json")):
@@ -37,7 +37,7 @@ def load(folder: Path) -> dict[str, Facts]:
 
 
 def _wrong(facts: Any) -> str:
-    """Return what is wrong in the content of a file that is to be an entry; "": nothing."""
+    """Return the fault in the content of an entry's file; "": it has none."""
     types = {"entry": str, "file": str, "lines": int, "game": dict, "machine": dict, "clusters": dict}
     if type(facts) is not dict or any(type(facts.get(name)) is not kind for name, kind in types.items()):
         return f"must have {', '.join(types)}"

@@ -62,7 +62,7 @@ def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
     chosen = names.split(",") if names else _children_of_the_longest_list(modules)
     homes: dict[int, set[str]] = {}  # of each parameter: in which blocks it is
     for name, module in modules.items():
-        inside = [one for one in chosen if f"{name}.".startswith(f"{one}.")]
+        inside = [block for block in chosen if f"{name}.".startswith(f"{block}.")]
         if len(inside) > 1 or not set(chosen) <= set(modules):
             wrong = "one lies in another" if len(inside) > 1 else "the model has no such module"
             raise UsageError(
@@ -75,7 +75,7 @@ def blocks_of(model: nn.Module, layout: Layout, names: str = "") -> list[Block]:
     for name, run in groupby(range(len(of)), key=of.__getitem__):
         first, *_, last = [*run] * 2
         part = slice(layout.slices[first].start, layout.slices[last].stop)
-        again = sum(block.module is modules[name] for block in blocks)  # in several runs, each of which is a block
+        again = sum(block.module is modules[name] for block in blocks)  # in several runs, and each run is a block
         label = (name or "the rest") + (f", {1 + again}" if again else "")
         blocks.append(Block(label, modules[name], range(first, last + 1), part))
     return sorted(blocks, key=lambda block: block.module is not model)

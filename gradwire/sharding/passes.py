@@ -1,4 +1,4 @@
-"""The blocks of a model in its two passes: who is told where each begins and ends, and where their tensors lie."""
+"""The blocks of a model in its two passes: callbacks at the begin and end of each, and the place of their tensors."""
 
 from collections.abc import Callable, Sequence
 from functools import singledispatch
@@ -15,7 +15,7 @@ from gradwire.sharding.blocks import Block
 
 
 class BlockObserver:
-    """Who is told of the passes of a model and its blocks; does nothing."""
+    """Callbacks for the forward and backward of a model and its blocks; all are no-ops."""
 
     def begin_forward(self) -> None:
         """The forward pass of the model begins."""
@@ -38,7 +38,7 @@ class BlockObserver:
 
 @singledispatch
 def on_blocks(replica: Replica, blocks: Sequence[Block], observer: BlockObserver) -> None:
-    """Tell `told` of the passes of the model and its blocks; not of those without gradients, which evaluate."""
+    """Call `told` for the passes of the model and its blocks, but not for those of evaluation, without gradients."""
     replica.is_watched = True
 
     def leave(block: Block, outputs: Any) -> None:

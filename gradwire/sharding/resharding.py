@@ -54,9 +54,9 @@ def gathered(ranks: Sequence[State], blocks: Sequence[Block], updater: Updater, 
     if by_tensor:
         state = _of_tensors([rank["optimizer"] for rank in ranks], blocks, updater, packed)
     elif not updater.is_flat:
-        state = {i: of for one in old for i, of in one.items()}
+        state = {i: of for rank_state in old for i, of in rank_state.items()}
     elif old[0]:
-        of_rank = [_of_blocks(one, k, blocks, updater, N, packed) for k, one in enumerate(old)]
+        of_rank = [_of_blocks(rank_state, k, blocks, updater, N, packed) for k, rank_state in enumerate(old)]
         state = {j: _join([of_rank[(c - 1) % N][j] for c in range(N)]) for j in range(len(blocks))}
     optimizer = {"state": state, "param_groups": ranks[0]["optimizer"]["param_groups"], "by_tensor": by_tensor}
     return ranks[0] | {"optimizer": optimizer, "gathered": True}
@@ -95,13 +95,15 @@ def _of_tensors(ranks: Sequence[State], blocks: Sequence[Block], updater: Update
     """Return the state of each tensor that has one, of the optimizers of all ranks."""
     N, found = len(ranks), dict[int, list[State]]()
     for c in range(N):
-        one, parts = ranks[(c - 1) % N], [updater.parts(N, block.part)[c] for block in blocks]
+        optimizer, parts = ranks[(c - 1) % N], [updater.parts(N, block.part)[c] for block in blocks]
         lengths = [part.stop - part.start for part in parts]
-        of_states = (next((len(v) for v in of.values() if _is_vector(v)), sum(lengths)) for of in one["state"].values())
-        sizes = one.get("sizes") or (list(of_states) if packed else lengths)
+        of_states = (
+            next((len(v) for v in of.values() if _is_vector(v)), sum(lengths)) for of in optimizer["state"].values()
+        )
+        sizes = optimizer.get("sizes") or (list(of_states) if packed else lengths)
         for j, where, i, _ in _pieces(sizes, parts, updater.layout.slices):
-            if j in one["state"]:
-                found.setdefault(i, []).append(_part(one["state"][j], where.start, where.stop))
+            if j in optimizer["state"]:
+                found.setdefault(i, []).append(_part(optimizer["state"][j], where.start, where.stop))
     return {i: _join(states) for i, states in found.items()}
 
 

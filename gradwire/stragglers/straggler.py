@@ -37,7 +37,7 @@ class Straggler(Observer):
     def __init__(self, factor: float, jitter: float, seed: int, transport: Transport) -> None:
         self._slowdown = Slowdown(factor, jitter, seed)
         self._times = 1.0  # of this pass
-        self._since = 0.0  # what was computed when it began, or went on
+        self._since = 0.0  # the computation done when it began, or went on
         self.transport = transport
 
     @property
@@ -61,7 +61,7 @@ class Straggler(Observer):
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Within a pass: sleep for what is missing so far, and do not stretch the block."""
+        """Within a pass: sleep for the time missing so far, and do not stretch the block."""
         self._catch_up()
         yield
         self._since = self._computed()
@@ -91,6 +91,6 @@ class StragglerWatcher(Watcher):
         rank.recorder.observers.append(self._straggler)
 
     def after_start(self, rank: Rank) -> None:
-        """Leave out what is done within a pass that is no part of it."""
+        """Leave out work that is done within a pass but does not belong to it."""
         if not rank.recorder.time_passes:
             rank.replica.interruption = self._straggler.interrupted

@@ -54,7 +54,7 @@ class Stragglers(Wing):
     panel = StragglerOptions
 
     def check(self, options: StragglerOptions, launcher: Launcher, data: Data, model: nn.Module) -> None:
-        """Check that those who are to be slow compute."""
+        """Check that the slow ranks are workers."""
         check_slow(options)
 
     def watchers(self, options: StragglerOptions) -> list[Watcher]:

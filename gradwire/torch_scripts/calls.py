@@ -22,7 +22,7 @@ Part = tuple[Tensors, Tensors]
 
 @dataclass(frozen=True)
 class Collective:
-    """What one rank enters: which collective of which group it is, and in words, which are the same on all ranks."""
+    """The entry of one rank into a collective of a group; its `words` are the same on all ranks."""
 
     group: str
     ranks: tuple[int, ...]  # of the world, in the order of their numbers in the group
@@ -42,7 +42,7 @@ class Collective:
         for outs, ins in self.parts or [([], [])]:
             vectors = [_flat(out) for out in outs]
             try:
-                plan(vectors, [_flat(one) for one in ins], self.root, self.op, transport)
+                plan(vectors, [_flat(value) for value in ins], self.root, self.op, transport)
             except RuntimeError as error:
                 where = f"rank {self.ranks[transport.rank]} is in {self.words} at {at}"
                 raise RunFailed(f"mismatch: {where}, with outputs of {sizes_of(outs)}: {error}") from error

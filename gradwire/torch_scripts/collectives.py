@@ -97,7 +97,7 @@ def _barrier(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulat
 
 
 def _exchange(outs: Vectors, ins: Vectors, root: int, op: Any, transport: Simulated) -> None:
-    """Copy ins[k] to outs[r] of rank k, but for what is empty."""
+    """Copy ins[k] to outs[r] of rank k, unless it is empty."""
     N, r = transport.world_size, transport.rank
     outs[r].copy_(ins[r])
     for i in range(1, N):

@@ -13,6 +13,7 @@ from gradwire.torch_scripts.every_order import examine
 from gradwire.torch_scripts.on_cpu import NOTE
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.simulate import ClusterScript, ScriptOptions, run_on_cluster
+from gradwire.torch_scripts.sweep import sweep
 
 T = TypeVar("T", bound=ScriptOptions)
 
@@ -27,12 +28,12 @@ class OrderedScript(ScriptOptions):
 
 def is_script(given: Sequence[str]) -> bool:
     """Return whether a command line names a script of the user's."""
-    return any(one == "--script" or one.startswith("--script=") for one in given)
+    return any(argument == "--script" or argument.startswith("--script=") for argument in given)
 
 
 def explore_script(given: Sequence[str], description: str) -> None:
     """Run a script in every order, and print what holds in all. Raises UsageError, RunFailed: something does not."""
-    options, script = _read(given, OrderedScript, description)
+    options, script, _ = _read(given, OrderedScript, description)
     if not 1 <= options.at_most <= 10**7:
         raise UsageError(f"--at_most {options.at_most}: must be from 1 to {10**7}")
     with tqdm(unit="order", leave=False, disable=None) as bar:
@@ -44,12 +45,18 @@ def explore_script(given: Sequence[str], description: str) -> None:
 
 def simulate_script(given: Sequence[str], description: str) -> None:
     """Run a script on a cluster, write its records, and print a summary. Raises UsageError, RunFailed."""
-    options, script = _read(given, ClusterScript, description)
-    print(run_on_cluster(options, script))
+    options, script, named = _read(given, ClusterScript, description)
+    if options.sweep:
+        sweep(named, options, script)
+    else:
+        print(run_on_cluster(options, script))
 
 
-def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Script]:
-    """Return the options before the first --, and the script with its own, which follow. Raises UsageError."""
+def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Script, list[str]]:
+    """Return the options before the first --, the script with its own, which follow, and the former as given.
+
+    Raises UsageError.
+    """
     at = list(given).index("--") if "--" in given else len(given)
     named = list(given[:at])
     i = named.index("-m") if "-m" in named else 0
@@ -59,4 +66,4 @@ def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Scr
     options.check()
     if options.on_cpu:
         print(NOTE, file=sys.stderr)
-    return options, Script(options.script, given[at + 1 :], options.on_cpu)
+    return options, Script(options.script, given[at + 1 :], options.on_cpu), named

@@ -26,7 +26,7 @@ R = TypeVar("R", bound=RankThread)
 
 @dataclass
 class PendingCollective:
-    """One collective of a group: who has entered it, by rank of the world."""
+    """One collective of a group, with the ranks that have entered it, by rank of the world."""
 
     ranks: tuple[int, ...]
     entered: dict[int, Pending] = field(default_factory=dict)
@@ -101,13 +101,13 @@ class Engine(ABC, Generic[R]):
             self.stop()
 
     def deadlock(self) -> str:
-        """Return who waits for what, where; "": nobody waits."""
+        """Return the ranks that wait, with their calls and lines; "": no rank waits."""
         waits = [self.reason(rank.waits_for) for rank in self.ranks if rank.waits_for and not rank.is_over]
         ended = [str(rank.rank) for rank in self.ranks if rank.is_over]
         return "; ".join([*waits, *([f"ended: rank {', '.join(ended)}"] if ended else [])]) if waits else ""
 
     def reason(self, pending: Pending) -> str:
-        """Return where a rank waits, for whom."""
+        """Return the line where a rank waits, and the ranks it waits for."""
         call, text = pending.call, f"rank {pending.rank} waits in {pending.call.words} at {pending.thread.at}"
         meeting = self.meetings.get((call.group, call.number)) if isinstance(call, Collective) else None
         return text + (f" for rank {', '.join(map(str, meeting.missing))}" if meeting else "")
@@ -144,8 +144,8 @@ class Engine(ABC, Generic[R]):
         return sent, wanted
 
     def unread(self) -> list[str]:
-        """Return the messages that nobody has received, and the receives that found none, in words."""
-        return [f"rank {one.rank}: {one.call.words} at {one.at}" for one in [*self.sends, *self.receives]]
+        """Return the messages that no rank has received, and the receives that found none, in words."""
+        return [f"rank {left.rank}: {left.call.words} at {left.at}" for left in [*self.sends, *self.receives]]
 
 
 def _mismatch(pending: Pending, other: Pending) -> RunFailed:

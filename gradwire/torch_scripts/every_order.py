@@ -126,10 +126,10 @@ class OrderExplorer(Engine[OrderedRank]):
 
         def choices() -> list[Choice]:
             messages.clear()
-            for one in () if pending.ended else self._open_ones(rank):
-                for send in self.sends_for(one):
-                    which = f"rank {send.rank}" + one.call.words.partition("anybody")[2]  # the tag
-                    messages[TAKE, send.rank, f"takes the message of {which} at {one.at}"] = send, one
+            for receive in () if pending.ended else self._open_ones(rank):
+                for send in self.sends_for(receive):
+                    which = f"rank {send.rank}" + receive.call.words.partition("anybody")[2]  # the tag
+                    messages[TAKE, send.rank, f"takes the message of {which} at {receive.at}"] = send, receive
             found = list(messages)
             if pending.ended:
                 found.append((TAKE, -1, f"sees at {at} that its {words} has ended"))
@@ -147,7 +147,7 @@ class OrderExplorer(Engine[OrderedRank]):
         return picked[0] == TAKE
 
     def _deliver(self) -> None:
-        """Let the receives that name their sender have what is for them, if none from anybody is before them."""
+        """Deliver messages to the receives that name their sender, unless a receive from any rank is before them."""
         open_ones = set[tuple[int, str]]()
         for receive in list(self.receives):
             if _from_anybody(receive):
@@ -175,7 +175,7 @@ class OrderExplorer(Engine[OrderedRank]):
         pending.call.run(self._plans, transport, pending.at)
 
     def _end(self, calls: Sequence[Pending]) -> None:
-        """Note that these calls have ended together: what comes after one of them comes after all."""
+        """Note that these calls have ended together: an event after one of them is after all."""
         ranks = [self.ranks[pending.rank] for pending in calls]
         clock = [max(clocks) for clocks in zip(*(rank.clock for rank in ranks), strict=True)]
         for rank, pending in zip(ranks, calls, strict=True):
@@ -256,7 +256,7 @@ class ScriptReport:
 def examine(
     script: Script, n: int, seed: int = 0, at_most: int = 20_000, bar: Callable[[], object] = lambda: None
 ) -> ScriptReport:
-    """Run the script in all orders, or so many; `bar` is called after each. Raises RunFailed."""
+    """Run the script in all orders, or `at_most`; call `bar` after each. Raises RunFailed."""
     report, first = ScriptReport(), ""
     with ranks_alone(script):
         once = partial(run_once, script, n, seed, plans("ring"))

@@ -17,7 +17,7 @@ NOTE = "--on_cpu: cuda and nccl mean the CPU and gloo to the script"
 
 
 class CudaIsCpu(TorchFunctionMode):
-    """In its block, functions of torch that are given a GPU use the CPU; for the thread that enters it."""
+    """In its block, torch functions with a GPU as argument use the CPU, in the thread that enters it."""
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -91,6 +91,6 @@ def _second_on_cpu(real: Callable[..., None]) -> Callable[..., None]:
 
 def _without_devices(real: Callable[..., None]) -> Callable[..., None]:
     def make(self: Any, module: torch.nn.Module, *_: Any, **more: Any) -> None:
-        real(self, module, **{name: one for name, one in more.items() if name not in ("device_ids", "output_device")})
+        real(self, module, **{name: item for name, item in more.items() if name not in ("device_ids", "output_device")})
 
     return make

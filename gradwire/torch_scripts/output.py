@@ -21,7 +21,7 @@ class Lines(io.TextIOBase):
         return Bytes(self)
 
     def fileno(self) -> int:
-        """See io. What is written there has no prefix."""
+        """Return the file descriptor; output written to it has no prefix."""
         number: int = self._to.fileno()
         return number
 

@@ -1,20 +1,27 @@
 """What a rank finds in place of functions that act on its process, which it shares with the other ranks."""
 
+import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+import torch.multiprocessing
 
 from gradwire.torch_scripts.threads import here
 
 _PID = os.getpid()
+_OWNERS: tuple[Any, ...] = (multiprocessing, torch.multiprocessing)
+_CONTEXT: Any = multiprocessing.context._default_context
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """Return (owner, name, value) of what is replaced while a script runs."""
+    """Return (owner, name, value) of each attribute that is replaced while a script runs."""
     ns = 10**9
     return [
         (time, "time", _clock(time.time)), (time, "time_ns", _clock(time.time_ns, ns)),
@@ -23,6 +30,9 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (signal, "signal", _signal(signal.signal)), (signal, "getsignal", _getsignal(signal.getsignal)),
         (os, "_exit", _exit(os._exit)), (os, "fork", _fork(os.fork)), (os, "system", _system(os.system)),
         (subprocess.Popen, "__init__", _start(subprocess.Popen.__init__)),
+        (BaseProcess, "start", _run(BaseProcess.start)),
+        *((owner, "set_start_method", _set(multiprocessing.set_start_method)) for owner in _OWNERS),
+        (_CONTEXT, "_actual_context", _CONTEXT._actual_context),  # as it is, again at the end
     ]  # fmt: skip
 
 
@@ -113,3 +123,48 @@ def _start(real: Callable[..., None]) -> Callable[..., None]:
         real(self, *arguments, **more)
 
     return start
+
+
+def _set(real: Callable[..., None]) -> Callable[..., None]:
+    """Return `set_start_method`, which each rank may call once, as each process may."""
+
+    def choose(method: str | None, force: bool = False) -> None:
+        real(method, force=force or here() is not None)
+
+    return choose
+
+
+def _run(real: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the start of a process, which runs a function of the script as `spawn` does: the k-th is rank k, here."""
+
+    def start(process: Any) -> None:
+        rank, n = here(), int(os.environ.get("WORLD_SIZE", "1"))
+        run = process._target if type(process).run is BaseProcess.run else type(process).run
+        if rank is None or not rank.has_source(run):
+            real(process)
+            return
+        process._popen, number = _Ended(), rank.started
+        rank.started += 1
+        if number % n == rank.rank:
+            process.run()
+
+    return start
+
+
+class _Ended:
+    """What a process finds of one that it has started, if that is a rank: it has ended."""
+
+    pid, returncode = _PID, 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See multiprocessing."""
+        return self.returncode
+
+    def poll(self) -> int:
+        """See multiprocessing."""
+        return self.returncode
+
+    def terminate(self) -> None:
+        """See multiprocessing: it has ended."""
+
+    kill = close = terminate

@@ -219,20 +219,20 @@ class ScriptGroup(dist.ProcessGroup):
         root, op = getattr(opts, "rootRank", 0 if kind in _WITH_ROOT else -1), _op_of(kind, opts)
         root = opts if isinstance(opts, int) else root
         limit = timeout or getattr(opts, "timeout", None)
-        shown = [one for outs, ins in parts for one in (outs if kind == "scatter" else ins)]
+        shown = [tensor for outs, ins in parts for tensor in (outs if kind == "scatter" else ins)]
         words = f"{kind} of {sizes_of(shown)}" if kind not in ("barrier", "all_to_all") else kind
         words += (f", root {root}" if root >= 0 else "") + (f", {op.name}" if op is not None else "")
         call = Collective(self.group_name, self._ranks(), self._entered, words, parts, root, op)
-        given = given or [one for _, ins in parts for one in ins]
+        given = given or [tensor for _, ins in parts for tensor in ins]
         return self._begin(call, [out for outs, _ in parts for out in outs], limit, given)
 
     def _begin(
         self, call: Collective | Message, result: Tensors, limit: timedelta | None = None, given: Tensors = ()
     ) -> Pending:
         limit = limit if limit is not None and limit > timedelta(0) else self._limit
-        limit = None if limit == c10d.default_pg_timeout else limit  # which nobody chose: a deadlock is told instead
+        limit = None if limit == c10d.default_pg_timeout else limit  # not the user's: report a deadlock instead
         pending = Pending(self._thread, call, result, self._ranks(), limit, given or result)
-        self._kept = [*(one for one in self._kept if not one.ended), pending]
+        self._kept = [*(earlier for earlier in self._kept if not earlier.ended), pending]
         self._thread.ask(partial(self._thread.engine.enter, pending))
         return pending
 

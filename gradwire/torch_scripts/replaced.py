@@ -12,13 +12,13 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
 from torch.distributed.rendezvous import _rendezvous_handlers
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts import process
 from gradwire.torch_scripts.process_group import ScriptGroup
-from gradwire.torch_scripts.threads import here
+from gradwire.torch_scripts.threads import BackwardCall, here
 
 
 @contextmanager
@@ -42,18 +42,22 @@ def replaced(world_size: int) -> Iterator[None]:
                 check(f"init_process_group({name}", int(values[0]), world_size if name == "world_size" else _rank())
         yield store, _rank(), world_size
 
-    def backward(outputs: Any, *arguments: Any, **more: Any) -> Any:
+    def backward(
+        outputs: Any, gradients: Any, retains: Any, has_graph: Any, inputs: Any, *arguments: Any, **more: Any
+    ) -> Any:
         def run() -> Any:
-            return run_backward(outputs, *arguments, **more)
+            return run_backward(outputs, gradients, retains, has_graph, inputs, *arguments, **more)
 
         rank, is_inner = here(), torch._C._current_graph_task_id() != -1
-        if rank is None or is_inner or not more.get("accumulate_grad"):
-            return run()
-        return rank.backward(run, [output for output in outputs if isinstance(output, torch.Tensor)])
+        return run() if rank is None or is_inner else rank.backward(run, BackwardCall(outputs, inputs, bool(has_graph)))
 
-    def forward(module: torch.nn.Module, *_: Any) -> None:
+    def begin(module: torch.nn.Module, inputs: Any) -> None:
         if (rank := here()) is not None:
-            rank.forward(module)
+            rank.begin(module, inputs)
+
+    def end(*_: Any) -> None:
+        if (rank := here()) is not None:
+            rank.end()
 
     def wait(future: Any) -> Any:
         if (rank := here()) is not None and not future.done():
@@ -86,7 +90,8 @@ def replaced(world_size: int) -> Iterator[None]:
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)
         stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin}))
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
-        stack.callback(register_module_forward_hook(forward).remove)
+        stack.callback(register_module_forward_pre_hook(begin).remove)
+        stack.callback(register_module_forward_hook(end, always_call=True).remove)
         stack.callback(register_optimizer_step_post_hook(stepped).remove)
         by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
         by_thread(True)  # C++ knows groups by name, and here by name and thread

@@ -80,7 +80,7 @@ class Script(Program):
 
 
 class Function(Program):
-    """A function and its arguments, of which each rank has copies, with the globals that it uses. Raises UsageError."""
+    """A function and its arguments; each rank has copies, with the globals that it uses. Raises UsageError."""
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any] = ()) -> None:
         inner: Any = inspect.unwrap(function)
@@ -105,9 +105,9 @@ class Function(Program):
 
 @contextmanager
 def modules_as_under_torchrun(script: Script) -> Iterator[None]:
-    """In the block, imports find what a process of the script's own would: what is beside it first, the clone last.
+    """In the block, imports search as in a process of the script's own: the script's folder first, the clone last.
 
-    What this process has loaded by a name that is another module there is put aside, but for the standard library.
+    Modules of this process whose names mean other modules there are put aside, except the standard library.
     """
     path = path_from(script.first)
     kept = {*_KEPT, *sys.stdlib_module_names}

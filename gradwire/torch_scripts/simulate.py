@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
 from tqdm import tqdm
+from tyro.conf import UseAppendAction
 
 from gradwire.core.records import files, tables
 from gradwire.core.records.atomic import check_writable_by
@@ -28,8 +29,9 @@ from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
-from gradwire.virtual_time.cluster import NetworkOptions, busiest, shares_of, with_link
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.virtual_time.cluster import NetworkOptions, busiest, check_speed, shares_of, with_link
+from gradwire.virtual_time.network import Network
 
 TRIED = ("2.11", "2.13", "2.15")  # versions of torch
 _MOST_RANKS = 1024
@@ -68,8 +70,10 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     network: str | None = None
     """A file of ranks and links in place of them: see gradwire/networks/graph.py."""
     compute: str | None = None
-    """What a forward and backward pass take, one third and two thirds of it; nothing else takes time. Default: what
-    each rank's thread takes on this machine."""
+    """What a forward and backward pass take, one third and two thirds of it, cut by the floating-point operations;
+    nothing else takes time. Default: what each rank's thread takes on this machine."""
+    flops: float | None = None
+    """Instead of that: floating-point operations a second of a rank; all that torch counts take time."""
     all_reduce: str = "ring"
     """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
     with --racks, hierarchical_ring; see strategies/all_reduce/."""
@@ -77,6 +81,9 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     """Where the records are written."""
     run_name: str | None = None
     """Default: the script's name and the time."""
+    sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
+    """Run with all these values of an option, such as n_gpus=2,4,8, and show a table; given several times, with all
+    combinations."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +94,8 @@ class SimulatedProgram:
     """What the function has returned, by rank."""
     seconds: float
     """Virtual seconds until the last rank has ended."""
+    seconds_a_step: float | None
+    """Between two steps of the optimizer, or else two backward passes; None: there are no two."""
     bytes: int
     """Sent by all ranks."""
     table: pd.DataFrame
@@ -102,16 +111,17 @@ def simulate(
     function: Callable[..., Any], n_gpus: int = 2, *, args: Sequence[Any] = (), bandwidth: str | None = None,
     latency: str | None = None, network: str | None = None, racks: int = 1, rack_bandwidth: str | None = None,
     sharing: Literal["fair", "in_order"] = FAIR, overhead: str = "0s", compute: str | None = None,
-    all_reduce: str = "ring", seed: int = 0, results_dir: str | None = None, run_name: str | None = None,
-    quiet: bool = False,
+    flops: float | None = None, all_reduce: str = "ring", seed: int = 0, results_dir: str | None = None,
+    run_name: str | None = None, quiet: bool = False,
 ) -> SimulatedProgram:  # fmt: skip
     """Run `function(*args)` on every rank of a cluster in virtual time, as simulate.py --script runs a file.
 
     The function may be defined anywhere, also in a notebook. It calls `torch.distributed.init_process_group("gloo")`
     itself; RANK and WORLD_SIZE are in its environment. Each rank has copies of `args` and of what the function uses of
-    its script or notebook. `compute`: what a forward and backward pass take, such as "20ms", by default what each
-    rank's thread takes here. The other options are those of simulate.py --script. Records are written if `results_dir`
-    is given. `quiet`: no progress bar. Raises UsageError, RunFailed.
+    its script or notebook. `compute`: what a forward and backward pass take, such as "20ms"; or `flops`: a rank's
+    floating-point operations a second; by default they take what each rank's thread takes here. The other options are
+    those of simulate.py --script. Records are written if `results_dir` is given. `quiet`: no progress bar. Raises
+    UsageError, RunFailed.
     """
     with in_python({}):
         program = Function(function, args)
@@ -121,11 +131,10 @@ def simulate(
             )
         options = ClusterScript(
             script=program.name, n_gpus=n_gpus, bandwidth=bandwidth, latency=latency, network=network, racks=racks,
-            rack_bandwidth=rack_bandwidth, sharing=sharing, overhead=overhead, compute=compute, all_reduce=all_reduce,
-            seed=seed, results_dir=results_dir or "results", run_name=run_name,
+            rack_bandwidth=rack_bandwidth, sharing=sharing, overhead=overhead, compute=compute, flops=flops,
+            all_reduce=all_reduce, seed=seed, results_dir=results_dir or "results", run_name=run_name,
         )  # fmt: skip
         one_of(options, "sharing", ("fair", "in_order"))
-        options.check()
         return run_on_cluster(options, program, quiet, writes=results_dir is not None)
 
 
@@ -133,15 +142,8 @@ def run_on_cluster(
     options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
 ) -> SimulatedProgram:
     """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
-    one_of(options, "all_reduce", predictions.all_reduces())
-    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
-    linked = with_link(Options(**link))
-    network = options.make_network(linked)
-    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    options, network, speed = prepare(options)
     rates = network.rates or ANY
-    if options.all_reduce not in predictions.candidates(options.n_gpus, 0, rates):
-        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
-    compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
     folder, stem = Path(options.results_dir), Path(program.name).stem
     name = options.run_name or f"{stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     if writes:
@@ -152,7 +154,7 @@ def run_on_cluster(
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
             cluster = run_in_virtual_time(
-                program, network, recorders, compute, plans(options.all_reduce, rates), options.seed, progress
+                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)
@@ -164,7 +166,23 @@ def run_on_cluster(
     if writes:
         text += f"\nrecords        {folder / name}.{{csv,json,events.csv.gz}}"
     results, clocks = [rank.result for rank in cluster.ranks], [rank.clock for rank in cluster.ranks]
-    return SimulatedProgram(results, max(clocks), int(tables.totals(table)["bytes_sent"] or 0), table, text)
+    step = _seconds_a_step(cluster)
+    return SimulatedProgram(results, max(clocks), step, int(tables.totals(table)["bytes_sent"] or 0), table, text)
+
+
+def prepare(options: ClusterScript) -> tuple[ClusterScript, Network, Speed]:
+    """Return the options with their defaults, the network, and how fast ranks compute. Raises UsageError."""
+    options.check()
+    one_of(options, "all_reduce", predictions.all_reduces())
+    link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
+    linked = with_link(Options(**link))
+    network = options.make_network(linked)
+    options = dataclasses.replace(options, bandwidth=linked.bandwidth, latency=linked.latency)
+    if options.all_reduce not in predictions.candidates(options.n_gpus, 0, network.rates or ANY):
+        raise UsageError(f"--all_reduce {options.all_reduce}: needs racks; give --racks, a divisor of --n_gpus")
+    check_speed(options.compute, options.flops)
+    compute = None if options.compute is None else read_unit("compute", options.compute, seconds)
+    return options, network, Speed(compute, options.flops)
 
 
 def _write(
@@ -195,15 +213,19 @@ def _write(
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error
 
 
+def _seconds_a_step(cluster: Cluster) -> float | None:
+    ends = cluster.ranks[0].steps or cluster.ranks[0].passes
+    return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else None
+
+
 def _summary(options: ClusterScript, cluster: Cluster, table: pd.DataFrame, stem: str) -> str:
     """Return what is shown of a run."""
     between = {"network": Path(options.network).name} if options.network else {"bandwidth": options.bandwidth}
     world = {"script": stem, "n_gpus": options.n_gpus, "time": "virtual", **between}
     lines = [tables.summary(table, world)]
-    rank = cluster.ranks[0]
-    ends, between_two = (rank.steps, "steps of the optimizer") if rank.steps else (rank.passes, "backward passes")
-    if len(ends) > 1:
-        lines.append(f"a step takes   {(ends[-1] - ends[0]) / (len(ends) - 1):.4g} s, between two {between_two}")
+    if (step := _seconds_a_step(cluster)) is not None:
+        between_two = "steps of the optimizer" if cluster.ranks[0].steps else "backward passes"
+        lines.append(f"a step takes   {step:.4g} s, between two {between_two}")
     if unread := cluster.unread():
         lines.append(f"not received   {unread[0]}" + (f" and {len(unread) - 1} more" if len(unread) > 1 else ""))
     return "\n".join(

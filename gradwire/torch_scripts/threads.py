@@ -6,11 +6,13 @@ run until that rank asks for something; what it asks for is done on the hub.
 """
 
 import ctypes
+import inspect
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from traceback import walk_stack, walk_tb
@@ -44,6 +46,15 @@ class Killed(BaseException):
     """Raised in a rank whose run has ended."""
 
 
+@dataclass(frozen=True)
+class BackwardCall:
+    """What a backward pass is asked for. No `inputs`: all leaves. `has_graph`: it makes a graph itself."""
+
+    outputs: Sequence[Any]
+    inputs: Sequence[Any]
+    has_graph: bool
+
+
 class RankThread:
     """A rank of a script. `at` is the line of the script at which it asked last; `failure` is what ended it.
 
@@ -69,6 +80,7 @@ class RankThread:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
         self.has_optimizer = False
+        self.started = 0  # processes that are ranks
         self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
 
@@ -138,11 +150,18 @@ class RankThread:
         self.spent += now - self._since
         self._since = now
 
-    def forward(self, module: nn.Module) -> None:
-        """Called after each forward pass of a module."""
+    def run_script(self) -> Any:
+        """Run the script; return what a function returns."""
+        return self._script.run(self.state)
 
-    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
-        """Run a backward pass from these tensors on."""
+    def begin(self, module: nn.Module, inputs: Sequence[Any]) -> None:
+        """Called before each call of a module."""
+
+    def end(self) -> None:
+        """Called after each call of a module."""
+
+    def backward(self, run: Callable[[], Any], call: "BackwardCall") -> Any:
+        """Run a backward pass."""
         return run()
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -151,6 +170,11 @@ class RankThread:
     def seconds(self) -> float | None:
         """Return the time of this rank; None: it has no clock of its own."""
         return None
+
+    def has_source(self, function: Any) -> bool:
+        """Return whether the script, or a file beside it, defines a function."""
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        return code is not None and code.co_filename.startswith(self._script.folder)
 
     def sleep(self, seconds: float) -> None:
         """Let so much time pass for this rank."""
@@ -161,7 +185,7 @@ class RankThread:
         self._go.acquire()
         self._since = cpu_seconds()
         try:
-            self.result = self._script.run(self.state)
+            self.result = self.run_script()
         except Killed:
             pass
         except RunFailed as error:

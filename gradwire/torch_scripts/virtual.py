@@ -19,7 +19,7 @@ from gradwire.torch_scripts.calls import Collective, Pending
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.script import Program, ranks_alone
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, VirtualRank
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock
 from gradwire.virtual_time.sharing import Flow
@@ -48,7 +48,7 @@ class Cluster(Engine[VirtualRank]):
             self._join(self.meet(pending, call), rank, pending, call)
         elif call.is_sent:
             self.sends.append(pending)
-            if receive := next((one for one in self.receives if pending.fits(one)), None):
+            if receive := next((other for other in self.receives if pending.fits(other)), None):
                 self._carry(pending, receive, rank.clock)
         else:
             self.receives.append(pending)
@@ -190,14 +190,14 @@ class _Log(Recorder):
 
 
 def run_in_virtual_time(
-    script: Program, network: Network, recorders: Sequence[ScriptRecorder], compute: float | None,
+    script: Program, network: Network, recorders: Sequence[ScriptRecorder], speed: Speed,
     plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
-    `compute`: see `VirtualRank`. `progress` counts the passes of all ranks.
+    `progress` counts the passes of all ranks.
     """
-    ranks = [VirtualRank(script, recorder, len(recorders), seed, compute) for recorder in recorders]
+    ranks = [VirtualRank(script, recorder, len(recorders), seed, speed) for recorder in recorders]
     for rank in ranks:
         rank.progress = progress
     cluster = Cluster(network, ranks, plans)

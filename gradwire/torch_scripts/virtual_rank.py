@@ -1,7 +1,8 @@
 """A rank of a script in virtual time: its clock, its records, and what its passes take."""
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from typing_extensions import override
 
 from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
+from gradwire.torch_scripts.bill import Bill, ByPass, ByRate, Graph, Operations
 from gradwire.torch_scripts.script import Program
-from gradwire.torch_scripts.threads import RankThread
+from gradwire.torch_scripts.threads import BackwardCall, RankThread
 
 
 class ScriptRecorder(Recorder):
@@ -37,40 +39,51 @@ class ScriptRecorder(Recorder):
         return {line.rpartition(":")[0] for line in self._lines if line}
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast ranks compute: the seconds of a forward and backward pass, or operations a second; or as here."""
+
+    compute: float | None = None
+    flops: float | None = None
+
+    def bill(self, spend: Callable[[float], None]) -> Bill | None:
+        """Return what passes the time of a rank to `spend`; None: the seconds of its thread pass."""
+        if self.flops is not None:
+            return ByRate(spend, self.flops)
+        return None if self.compute is None else ByPass(spend, self.compute)
+
+
 class VirtualRank(RankThread):
-    """A rank of the script, with a clock and its records. `passes`: when each backward pass ended.
+    """A rank of the script, with a clock and its records. `passes`: when each whole backward pass ended.
 
     `steps`: when each step of its first optimizer ended. Its records count these, and without an optimizer the passes.
-
-    With `compute`, the seconds of both passes, a third passes in the forward pass, two thirds in the backward pass: at
-    each module, or gradient, the part that it has of all elements whose gradients are computed. Otherwise the seconds
-    of its thread pass.
+    `bill`: what its passes take. Without, the seconds of its thread pass.
     """
 
     progress: "tqdm[Any] | None" = None
 
-    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, compute: float | None) -> None:
+    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed) -> None:
         super().__init__(script, recorder.rank, n, seed)
-        self.recorder, self._compute = recorder, compute
+        self.recorder = recorder
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
         self.steps: list[float] = []
+        self.bill = speed.bill(self._spend)
         self._optimizer: torch.optim.Optimizer | None = None  # whose steps count
-        self._elements = 0  # whose gradients the last backward pass has computed
-        self._done = 0.0  # seconds of the pass that goes on
+        self._depth = 0  # modules that are being called
         recorder.clock = lambda: self.clock
 
     def pass_time(self) -> None:
         """Let the time pass that its thread has computed, if none is given."""
-        if self._compute is None:
+        if self.bill is None:
             self.clock += self.spent
         self.spent = 0.0
 
     @override
     def seconds(self) -> float:
         self.note()
-        return self.clock + (self.spent if self._compute is None else 0.0)
+        return self.clock + (self.spent if self.bill is None else 0.0)
 
     def show(self, phase: str, tag: str = "") -> None:
         """Record what the rank has done since this was called last."""
@@ -79,59 +92,59 @@ class VirtualRank(RankThread):
             self.recorder.add(phase, self._shown, self.clock, tag=tag)
         self._shown = self.clock
 
-    def forward(self, module: nn.Module) -> None:
-        """Let the time pass in which a module computes, if it is known which have gradients."""
-        if self._elements and torch.is_grad_enabled():
-            self._spend(1 / 3, sum(p.numel() for p in module.parameters(recurse=False) if p.requires_grad))
+    @override
+    def run_script(self) -> Any:
+        with nullcontext() if self.bill is None else Operations(self.bill):
+            return super().run_script()
 
-    def backward(self, run: Callable[[], Any], outputs: Iterable[torch.Tensor]) -> Any:
-        """Run a backward pass from these tensors on, and let its time pass."""
-        leaves = _leaves(outputs) if self._compute else []
-        self._end_pass("forward", 1 / 3)
-        self._elements = sum(leaf.variable.numel() for leaf in leaves)
-        handles = [leaf.register_prehook(partial(self._spend, 2 / 3, leaf.variable.numel())) for leaf in leaves]
+    @override
+    def begin(self, module: nn.Module, inputs: Sequence[Any]) -> None:
+        self._depth += 1
+        if self._depth == 1 and self.bill is not None and torch.is_grad_enabled():
+            self.bill.begin(module, all(getattr(value, "grad_fn", None) is None for value in inputs))
+
+    @override
+    def end(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self.bill is not None:
+            self.bill.end()
+
+    @override
+    def backward(self, run: Callable[[], Any], call: BackwardCall) -> Any:
+        self._end_phase("forward")
+        graph = Graph(call.outputs) if self.bill is not None or call.inputs else None
+        is_whole = not call.inputs or (graph is not None and graph.ends_at(call.inputs))
         self.phase = "backward"
         try:
-            return run()
+            if self.bill is None or graph is None:
+                return run()
+            with self.bill.backward(graph, is_whole, call.has_graph):
+                return run()
         finally:
-            for handle in handles:
-                handle.remove()
-            self._end_pass("backward", 2 / 3)
+            self._end_phase("backward")
             self.phase = "forward"
-            self.recorder.step += not self.has_optimizer
-            self.passes.append(self.clock)
-            if self.progress is not None:
-                self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
-                self.progress.update()
+            if is_whole:
+                self._end_pass()
 
     @override
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = self._optimizer or optimizer
         if self._optimizer is optimizer:
-            self.note()
-            self.pass_time()
-            self.show(self.phase)
+            self._end_phase(self.phase)
             self.recorder.step += 1
             self.steps.append(self.clock)
 
-    def _spend(self, part: float, own: int, _: Any = None) -> None:
-        whole = (self._compute or 0.0) * part
-        seconds = min(whole * own / max(self._elements, 1), whole - self._done)
-        self._done += seconds
+    def _spend(self, seconds: float) -> None:
         self.clock += seconds
 
-    def _end_pass(self, phase: str, part: float) -> None:
+    def _end_phase(self, phase: str) -> None:
         self.note()
         self.pass_time()
-        self.clock += (self._compute or 0.0) * part - self._done
-        self._done = 0.0
         self.show(phase)
 
-
-def _leaves(outputs: Iterable[torch.Tensor]) -> list[Any]:
-    """Return the nodes of the graph behind these tensors that accumulate gradients."""
-    seen, nodes = set[Any](), {output.grad_fn for output in outputs}
-    while nodes := nodes - seen - {None}:
-        seen |= nodes
-        nodes = {following for node in nodes if node for following, _ in node.next_functions}
-    return [node for node in seen if hasattr(node, "variable")]
+    def _end_pass(self) -> None:
+        self.recorder.step += not self.has_optimizer
+        self.passes.append(self.clock)
+        if self.progress is not None:
+            self.progress.set_postfix_str(f"{self.clock:.3g} virtual s", refresh=False)
+            self.progress.update()

@@ -51,9 +51,9 @@ def flops_of(compute: Callable[[], torch.Tensor]) -> dict[str, float]:
 
 
 def calibrated(options: Options, data: Data) -> dict[str, float]:
-    """Return what was timed on this machine for such a step, now or in an earlier run.
+    """Return the times of such a step on this machine, measured now or in an earlier run.
 
-    Of what is no module's, now: it may have changed since it had its name.
+    A model, optimizer or task of the user's is timed now: it may have changed under the same name.
     """
     if any(isinstance(given, UserObject) for given in (options.model, options.optimizer, data.task)):
         return time_phases(options, data)
@@ -67,20 +67,20 @@ def calibrated(options: Options, data: Data) -> dict[str, float]:
         "torch": torch.__version__, "cpu": machine()["cpu"],
         **({"model_options": options.model_options} if options.model_options else {}),
     }  # fmt: skip
-    if data.task != tasks.CLASSIFICATION:  # of which there are calibrations without a name
+    if data.task != tasks.CLASSIFICATION:  # whose calibrations may lack this entry
         about["task"] = data.task
     about |= {name: given for name in ("decay", "amp") if (given := getattr(options, name)) != getattr(Options(), name)}
     return _kept(options, about, lambda: time_phases(options, data))
 
 
 def calibrated_handling(options: Options) -> Handling:
-    """Return what was measured on this machine for a message, now or in an earlier run. Raises RunFailed."""
+    """Return the cost of a message on this machine, measured now or in an earlier run. Raises RunFailed."""
     about = {"messages": "gloo", "torch": torch.__version__, "cpu": machine()["cpu"]}
     return handling_of(_kept(options, about, measure_handling))
 
 
 def _kept(options: Options, about: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return what the run's folder has kept about something; if it has nothing, measure and keep it."""
+    """Return the measurement kept in the run's folder under `about`; if there is none, measure and keep it."""
     path, key = Path(options.results_dir) / CALIBRATION, json.dumps(about)
     try:
         known: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""The cluster of a simulation: its network, how long its ranks compute, and who dies when."""
+"""The cluster of a simulation: its network, the seconds that its ranks compute, and the deaths of ranks."""
 
 import dataclasses
 import re
@@ -36,7 +36,7 @@ _RANK_BYTES, _PEER_BYTES = 100_000, 24  # of memory, that a rank needs at least,
 
 
 def with_link(options: Options) -> Options:
-    """Return the options with a simulation's bandwidth and latency where none is given. Raises UsageError."""
+    """Return the options with a simulation's default bandwidth and latency where unset. Raises UsageError."""
     if options.network is None:
         bandwidth, latency = options.bandwidth or BANDWIDTH, options.latency or LATENCY
         return dataclasses.replace(options, bandwidth=bandwidth, latency=latency)
@@ -128,12 +128,12 @@ class ClusterOptions(NetworkOptions):
         return self.compute is None and self.flops is None
 
     def deaths(self, strategy: Strategy, roles: list[str]) -> list[Death]:
-        """Return who dies when. Raises UsageError."""
+        """Return the deaths of --kill. Raises UsageError."""
         deaths: list[Death] = []
         if self.kill and self.cores is not None:
             raise UsageError("--kill: the cores of --cores do not notice a death; leave one out")
         if self.kill and not strategy.traits.workers_may_die:
-            able = [name for name, one in STRATEGIES.items() if one.traits.workers_may_die]
+            able = [name for name, other in STRATEGIES.items() if other.traits.workers_may_die]
             raise UsageError(f"--kill: {strategy.name} cannot lose a worker; {', '.join(able)} can")
         for text in self.kill:
             rank, _, times = text.partition("@")
@@ -154,7 +154,7 @@ class ClusterOptions(NetworkOptions):
         return deaths
 
     def given_seconds(self, count: Callable[[], dict[str, float]]) -> dict[str, float] | None:
-        """Return the seconds of each phase of a step, where they are given; `count` the operations of its passes."""
+        """Return the seconds of each phase of a step, if options set them; `count` returns its passes' operations."""
         if self.compute is not None:
             step = seconds(self.compute)
             phases = {"forward": step / 3, "backward": step * 2 / 3}
@@ -170,25 +170,31 @@ class ClusterOptions(NetworkOptions):
         return {"cores": self.cores, "copying": copying}
 
     def check_compute(self) -> None:
-        """Check what a step is said to take. Raises UsageError."""
+        """Check the seconds of a step. Raises UsageError."""
         if self.cores is not None and not 1 <= self.cores <= 1_000_000:
             raise UsageError(f"--cores {self.cores}: must be from 1 to 1000000")
         if self.copying is not None:
             read_unit("copying", self.copying, bytes_per_second)
             if self.cores is None or self.sharing != FAIR:
                 raise UsageError("--copying: a part of --cores, where messages share cards fairly; give --cores")
-        if self.compute is not None and self.flops is not None:
-            raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+        check_speed(self.compute, self.flops)
         if self.coding is not None and self.compute is None and self.flops is None:
             raise UsageError("--coding: is timed on this machine like all phases; give it with --compute or --flops")
-        for option, time in (("compute", self.compute), ("coding", self.coding)):
-            if time is not None:
-                read_unit(option, time, seconds)
-        if self.flops is not None and not 1 <= self.flops <= 1e30:
-            raise UsageError(f"--flops {self.flops}: must be from 1 to 1e30, such as 15e12")
+        if self.coding is not None:
+            read_unit("coding", self.coding, seconds)
 
 
 # How long a step computes
+
+
+def check_speed(compute: str | None, flops: float | None) -> None:
+    """Check what says how long a step computes. Raises UsageError."""
+    if compute is not None and flops is not None:
+        raise UsageError("--compute and --flops: each says how long a step takes; give one of them")
+    if compute is not None:
+        read_unit("compute", compute, seconds)
+    if flops is not None and not 1 <= flops <= 1e30:
+        raise UsageError(f"--flops {flops}: must be from 1 to 1e30, such as 15e12")
 
 
 def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict[str, float]:
@@ -198,7 +204,7 @@ def phase_seconds(cluster: ClusterOptions, options: Options, data: Data) -> dict
 
 
 def handling(cluster: ClusterOptions, options: Options) -> Handling | None:
-    """Return what a message takes of a rank's core; None: nothing. Raises UsageError, RunFailed."""
+    """Return the core time that messages take; None: none. Raises UsageError, RunFailed."""
     if not cluster.is_calibrated:
         return None
     found = calibrated_handling(options)

@@ -36,7 +36,7 @@ _MEAN = (
 )  # fmt: skip
 """The options of a run that mean something where nothing is trained."""
 _SEVERAL = 40  # steps, or some more
-_LOOK_S = 0.3  # between two looks at how far a run is
+_LOOK_S = 0.3  # between two updates of the progress bar
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DryRun:
 
     @property
     def _of_workers(self) -> list[Steps]:
-        return [one for one, role in zip(self.results, self.options.roles, strict=True) if role == "worker"]
+        return [steps for steps, role in zip(self.results, self.options.roles, strict=True) if role == "worker"]
 
     @property
     def is_typical(self) -> bool:
@@ -79,7 +79,7 @@ class DryRun:
         return max(ends) - min(ends) <= 0.001 * self.seconds
 
     def figures(self) -> dict[str, Any]:
-        """Return what a sweep shows."""
+        """Return the columns of a sweep."""
         return {
             "workers": self.options.roles.count("worker"),
             "seconds_a_step": self.seconds,
@@ -91,7 +91,7 @@ class DryRun:
         }
 
     def text(self) -> str:
-        """Return what is shown of it, in a few lines."""
+        """Return it as a few lines of text."""
         options, figures = self.options, self.figures()
         n, roles = self.sizes.parameters, options.roles
         memory = []
@@ -117,7 +117,7 @@ class DryRun:
 
     @property
     def counted(self) -> list[MemoryUse]:
-        """What was counted of each rank's memory, with --memory."""
+        """The counted memory of each rank, with --memory."""
         return [result.memory for result in self.results if result.memory]
 
 
@@ -139,7 +139,7 @@ def period(strategy: Strategy) -> int:
     Or some times as many: they may be divided by (3 n_push).
     """
     options = {option.name for option in dataclasses.fields(strategy)}
-    formulas = " ".join(one.messages for one in strategy.cost().by_role.values())
+    formulas = " ".join(cost.messages for cost in strategy.cost().by_role.values())
     divisors = re.findall(r"/ \(?(?:(\d+) )?(\w+)", formulas)
     return math.lcm(*(int(times or 1) * getattr(strategy, name) for times, name in divisors if name in options))
 
@@ -207,7 +207,7 @@ def dry_run(
     quiet: bool = False,
     layers: int = 1,
 ) -> DryRun:
-    """Take so many steps of a model of so many parameters and layers, or of the one by name.
+    """Take `steps` steps of a model with `parameters` and `layers`, or of --model.
 
     Raises UsageError, RunFailed.
 
@@ -255,15 +255,15 @@ def _take(options: Options, cluster: ClusterOptions, phases: dict[str, float], j
         Card(card.name, card.bandwidth, busy=end[0] - start[0], nbytes=end[1] - start[1]) for card, start, end in both
     ]
     memory = [
-        one.memory.peak if one.memory else vectors + one.optimizer_bytes
-        for vectors, one in zip(held, results, strict=True)
+        result.memory.peak if result.memory else vectors + result.optimizer_bytes
+        for vectors, result in zip(held, results, strict=True)
     ]
     return DryRun(options, job.sizes, phases, results, memory, shares_of(of_steps, took))
 
 
 @contextmanager
 def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) -> Iterator[None]:
-    """Show, during the block, how much of what is to be sent was sent."""
+    """Show, during the block, the share of the bytes that was sent."""
     nbytes = job.sizes.parameters * options.torch_dtype.itemsize
     total = job.steps * evaluate_cost(options, job.sizes.layout)[1] + (options.world_size - 1) * nbytes
     with tqdm(
@@ -279,10 +279,10 @@ def _progress(options: Options, job: StepsJob, network: Network, quiet: bool) ->
 
 
 def _check_options(options: Options, parameters: float | None, steps: int | None, layers: int) -> None:
-    """Find what has no meaning where nothing is trained. Raises UsageError."""
+    """Reject options that have no meaning without training. Raises UsageError."""
     default = Options(strategy=options.strategy)
     for _, name, value in options.all_fields():
-        own = name in {field.name for one in (options.strategy, options.codec) for field in dataclasses.fields(one)}
+        own = name in {field.name for part in (options.strategy, options.codec) for field in dataclasses.fields(part)}
         if name not in _MEAN and not own and value != getattr(default, name):
             raise UsageError(f"--{name} {value}: nothing is trained on the meta device; leave it out")
     if parameters is not None and not (1 <= parameters <= 1e15 and parameters == int(parameters)):

@@ -1,4 +1,4 @@
-"""Whether a model fits: the memory of a rank in closed form, beside what was counted, and the smallest N."""
+"""Whether a model fits: the memory of a rank in closed form, beside the counted memory, and the smallest N."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -58,10 +58,10 @@ def footprint(options: Options, sizes: Sizes, role: str, n_gpus: int) -> dict[st
 
 
 def summary(options: Options, sizes: Sizes, uses: Sequence[MemoryUse]) -> str:
-    """Return tables of what the ranks of each role hold: in closed form, and as counted on the one with the most."""
+    """Return tables of the memory of each role: in closed form, and as counted on its rank with the most."""
     texts = []
     for role in dict.fromkeys(options.roles):
-        use = max((one for one, of in zip(uses, options.roles, strict=True) if of == role), key=lambda one: one.peak)
+        use = max((use for use, of in zip(uses, options.roles, strict=True) if of == role), key=lambda use: use.peak)
         expected = footprint(options, sizes, role, options.world_size) or {}
         formulas = {**dataclasses.asdict(options.strategy.memory(role)), ACTIVATIONS: "2 n"}
         rows = [[f"GB of a {role}", "", "formula", "counted"]]
@@ -92,7 +92,7 @@ def table(combinations: Sequence[Mapping[str, str]], models: Sequence[tuple[Opti
 
 
 def smallest_n(options: Options, sizes: Sizes, nbytes: float) -> int | str | None:
-    """Return the fewest ranks of which each holds at most so many bytes; NEVER; None: there is no closed form.
+    """Return the fewest ranks that hold at most `nbytes` each; NEVER; None: there is no closed form.
 
     Raises UsageError.
     """
@@ -110,7 +110,7 @@ def smallest_n(options: Options, sizes: Sizes, nbytes: float) -> int | str | Non
         except UsageError:  # too few for its options
             return False
         held = [footprint(options, sizes, role, n) for role in set(strategy.roles(n))]
-        return all(one is not None and sum(one.values()) <= nbytes for one in held)
+        return all(parts is not None and sum(parts.values()) <= nbytes for parts in held)
 
     check(most)
     if any(footprint(options, sizes, role, most) is None for role in set(strategy.roles(most))):

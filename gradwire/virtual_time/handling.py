@@ -1,4 +1,4 @@
-"""What a message takes of the processors of its sender and its receiver: measured on this machine, over sockets.
+"""The processor time of a message at its sender and its receiver: measured on this machine, over sockets.
 
 Two processes send each other messages with gloo over TCP, as `process_group.py` does between machines. What counts is
 the processor time of the whole process, since a rank of a calibrated simulation has one core: the threads in which gloo
@@ -22,7 +22,7 @@ from gradwire.core.transports.timing import process_seconds, sleep
 _ROUNDS, _REPEATS, _WARM_UP = 5, 5, 2
 _MESSAGES = 4  # in a row, for one repeat
 _PAUSE_S = 2e-3  # between two of them, so that each comes by itself, as in a training
-_LONG = 4_000_000  # bytes of the message that shows what a byte takes
+_LONG = 4_000_000  # bytes of the message that shows the time of a byte
 _LIMIT_S = 60.0
 _TAG = "timed"
 SPREAD = ", interquartile range"
@@ -60,12 +60,12 @@ def measure_handling() -> dict[str, float]:
 
 
 def handling_of(measured: dict[str, float]) -> Handling:
-    """Return what was measured, without the spread."""
+    """Return the measured times, without the spread."""
     return Handling(*(measured[name] for name in Handling.__dataclass_fields__))
 
 
 def _exchange(beside: Transport) -> dict[str, float]:
-    """Send messages from rank 0 to rank 1 over sockets; return what they take here."""
+    """Send messages from rank 0 to rank 1 over sockets; return their processor time."""
     import torch.distributed as dist  # slow to load
 
     from gradwire.clusters.rendezvous import connect, serve_store
@@ -106,7 +106,7 @@ def _spread(samples: Sequence[float]) -> float:
 
 
 def _seconds(beside: Transport, transport: Transport, value: torch.Tensor | None) -> float:
-    """Return what this process computes for a message, or for None, that goes from rank 0 to rank 1."""
+    """Return the processor time of this process for a message, or for None, from rank 0 to rank 1."""
     beside.barrier()
     begun = process_seconds()
     for _ in range(_MESSAGES):

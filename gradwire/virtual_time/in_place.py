@@ -60,7 +60,7 @@ class InPlace(Work):
             sender.recorder.add("wait", t0, sender.clock, peer=self._dst, tag="release")
 
     def _is_free(self) -> bool:
-        """Whether the receiver is not reading it now; what it has not received yet is given a copy."""
+        """Whether the receiver is not reading it now; a message not received yet gets a copy."""
         sender, message = self._sender, self._message
         if self._read_until <= sender.clock:
             return True

@@ -35,7 +35,7 @@ class Death:
 
 @dataclass
 class VirtualTime:
-    """A cluster, and what happens in it: `launch` runs ranks there.
+    """A cluster in virtual time: `launch` runs ranks on it.
 
     `seconds(rank, phase, part)` is the time that a rank needs for a phase of a step, `part` of it being done.
     """
@@ -48,7 +48,7 @@ class VirtualTime:
     cores: int | None = None  # of one machine, on which all ranks run; None: each has a machine of its own
     copying: float = 0.0  # seconds a byte that a message takes of these: see `Cores`
     handling: Handling | None = None  # of messages, by the core of a rank; None: it takes no time
-    member: type[Simulated] = Simulated  # of which each rank is one
+    member: type[Simulated] = Simulated  # the class of a rank
     world: World | None = field(default=None, init=False)
     ranks: Ranks | None = field(default=None, init=False)
 
@@ -70,7 +70,7 @@ class VirtualTime:
         )
 
     def launch(self, work: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
-        """Run `work(transport, *args)` on so many ranks: see `launchers.launch`."""
+        """Run `work(transport, *args)` on `world_size` ranks: see `launchers.launch`."""
         return self.run(Job(work, world_size, args, **options))
 
     def run(self, job: Job) -> list[Any]:
@@ -117,7 +117,7 @@ class VirtualTime:
             present.discard(rank)
             if not present:
                 world.time = max(world.time, transport.clock)
-                world.stop()  # no rank needs what is still on the agenda
+                world.stop()  # no rank needs the events still on the agenda
 
         def start(rank: int, life: int) -> None:
             coroutines.append(world.start(lambda: run_rank(rank, life)))

@@ -1,4 +1,4 @@
-"""Models on torch's meta device, which have sizes and no elements: how long their vectors are, what a step computes."""
+"""Models on torch's meta device, which have sizes and no elements: the lengths of their vectors, and operations."""
 
 import warnings
 from typing import Any
@@ -17,7 +17,7 @@ from gradwire.options import Options
 from gradwire.virtual_time.calibration import flops_of
 from gradwire.virtual_time.steps import Sizes
 
-IMAGES, CLASSES = (3, 224, 224), 1000  # what a model by name is made for
+IMAGES, CLASSES = (3, 224, 224), 1000  # the input and classes of a model by name
 
 
 def build(options: Options) -> nn.Module:
@@ -36,7 +36,7 @@ def build(options: Options) -> nn.Module:
 
 
 def sizes_of(options: Options, parameters: float | None, layers: int = 1) -> Sizes:
-    """Return the lengths of the vectors of the model, of so many equal layers if it has no name. Raises UsageError."""
+    """Return the lengths of the model's vectors; without a name it has `layers` equal layers. Raises UsageError."""
     if parameters is not None:
         least, longer = divmod(int(parameters), layers)
         shapes = tuple((least + (i < longer),) for i in range(layers))
@@ -53,9 +53,9 @@ def sizes_of(options: Options, parameters: float | None, layers: int = 1) -> Siz
 
 
 def count_flops(options: Options, parameters: float | None, samples: int) -> dict[str, float]:
-    """Return the floating-point operations of the two passes of a step with so many samples.
+    """Return the floating-point operations of the two passes of a step with `samples` samples.
 
-    Of a model of which only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
+    If only the number of parameters is known: 2 forward and 4 backward for each parameter and sample.
     Raises UsageError.
     """
     if parameters is not None:

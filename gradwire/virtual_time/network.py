@@ -1,4 +1,4 @@
-"""A network of machines in numbers: what a message shares, and when it arrives.
+"""A network of machines in numbers: the cards that messages share, and the time when they arrive.
 
 Every rank has a card of its own, which sends and receives at `bandwidth` bytes a second each. A message passes the
 cards of its path, first its sender's, last its receiver's, and shares them with others as `sharing.py` says. Alone it
@@ -6,7 +6,7 @@ takes latency + overhead + bytes / bandwidth; for all of it but the latency both
 Alexandrov et al., 1995).
 
 A network is a class with `path`. `OneSwitch` is the plain one, `Racks` has uplinks that all ranks of a rack share, and
-`Linked` has no cards: each link between two ranks has a bandwidth of its own, and ranks pass on what is for others.
+`Linked` has no cards: each link between two ranks has a bandwidth of its own, and ranks pass on messages for others.
 """
 
 import math
@@ -138,7 +138,7 @@ class Linked(Network):
 
     @property
     def rates(self) -> None:
-        """See Network."""
+        """Return None: links of different rates have no common ones."""
 
     @override
     def path(self, src: int, dst: int) -> list[Card]:

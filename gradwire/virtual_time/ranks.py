@@ -44,20 +44,20 @@ class Ranks:
         self.handling: Handling | None = None  # None: messages take nothing of a core
         self.gone: list[tuple[int, str, bool]] = []  # in order: the rank, why, and whether it has died
         self.ever_gone: set[int] = set()
-        self.waiters: defaultdict[int, list[SimulatedRank]] = defaultdict(list)  # who ever waits for a rank, or for ANY
+        self.waiters: defaultdict[int, list[SimulatedRank]] = defaultdict(list)  # those for a rank, or ANY
         self.waits = count()
-        self.returning: set[int] = set()  # who will be started again after its death
+        self.returning: set[int] = set()  # ranks that will be started again after their death
         self.lives = [0] * world_size  # how often each was started again
-        self.hosts: set[int] = set()  # who may let one in that was started again
+        self.hosts: set[int] = set()  # ranks that may admit a restarted one
         self.after_death: Callable[[int], None] = lambda rank: None
 
     def leave(self, rank: int, why: str, died: bool) -> None:
-        """Note that a rank is gone, and what it has sent has arrived; wake the ranks that wait for it."""
+        """Note that a rank is gone, and its messages have arrived; wake the ranks that wait for it."""
         self.gone.append((rank, why, died))
         self.ever_gone.add(rank)
         for src in (rank, ANY):
             waiting = [waiter for waiter in self.waiters[src] if waiter._wanted and waiter._wanted[0] == src]
-            for transport in sorted(waiting, key=lambda one: one._since):
+            for transport in sorted(waiting, key=lambda waiter: waiter._since):
                 transport.wake(self.world.time)
         if died:
             self.after_death(rank)
@@ -70,7 +70,7 @@ class Ranks:
 
 
 class SimulatedRank(Transport):
-    """One of the ranks, a coroutine with a clock of its own: how its time passes, what it waits for, how it leaves."""
+    """One of the ranks: a coroutine with a clock of its own, its waits, and its end."""
 
     def __init__(self, ranks: Ranks, rank: int, device: torch.device, recorder: Recorder, rejoined: bool) -> None:
         self.clock = ranks.world.time
@@ -83,7 +83,7 @@ class SimulatedRank(Transport):
         self.on_the_way = 0  # messages that it has sent
         self._works = False
         self.recorder.time_passes = lambda phase, part: self.work(ranks.seconds(rank, phase, part))  # at a phase's end
-        # What it waits for: the rank, and the tags, or that this rank releases a message with this tag.
+        # Its wait: the rank, and the tags, or that this rank releases a message with this tag.
         self._wanted: tuple[int, Tags, str | None] | None = None
         self._since = 0  # the number of its last wait
         self._waited_for = set[int]()  # all that it ever waited for
@@ -121,7 +121,7 @@ class SimulatedRank(Transport):
         yield
 
     def work(self, seconds: float) -> None:
-        """Let the time pass in which this rank has a core for so many seconds."""
+        """Let the time pass in which this rank has a core for `seconds`."""
         if self.ranks.cores is None or not seconds:
             self.clock += seconds
             return
@@ -226,7 +226,7 @@ class SimulatedRank(Transport):
 
     @property
     def waits_for(self) -> str:
-        """What it waits for, for people; empty if it does not wait."""
+        """Its wait, as text; empty if it does not wait."""
         if self._wanted is None:
             return ""
         src, tags, released = self._wanted

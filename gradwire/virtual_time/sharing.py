@@ -24,17 +24,17 @@ from gradwire.networks.card import Card
 
 
 class Agenda(Protocol):
-    """What World has: the time, and what happens later."""
+    """The part of `World` that cards use: the time, and later events."""
 
     time: float
 
     def at(self, time: float, event: Callable[[], None]) -> None:
-        """See World."""
+        """Call `event` at a virtual time."""
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """A message from one rank to another: the cards of its path, and what happens on its way.
+    """A message from one rank to another: the cards of its path, and the callbacks on its way.
 
     `left` is called with the time at which its last byte has passed the first card, `arrive` when it has arrived.
     """
@@ -164,5 +164,5 @@ class Cores:
         """What a message passes beside the cards of its path."""
 
     def compute(self, rank: int, seconds: float, at: float, done: Callable[[float], None]) -> None:
-        """Compute on a core for so many seconds, from a time on that may be later than now; then call `done`."""
+        """Compute on a core for `seconds`, from the time `at` on, which may be later than now; then call `done`."""
         self._fair.send(Flow((rank, rank), (self._card,), seconds / self._unit, done, lambda: None), at)

@@ -80,7 +80,7 @@ class Simulation:
         return clusters.shares_of(self.time.network.cards(), self.time.now())
 
     def figures(self) -> dict[str, Any]:
-        """Return what a sweep shows."""
+        """Return the columns of a sweep."""
         totals = tables.totals(self.table)
         rate, cards = totals["samples_per_s"], self.cards
         return {
@@ -160,7 +160,7 @@ def simulate(options: Options, cluster: ClusterOptions, quiet: bool = False) -> 
 
 
 def check(options: Options, cluster: ClusterOptions) -> tuple[Options, Network, list[Death], Data]:
-    """Find whatever is wrong before anything is written; return what a run is made of. Raises UsageError."""
+    """Check everything before a file is written; return the parts of a run. Raises UsageError."""
     options = fit(options)
     cluster.check_compute()
     network = cluster.make_network(options)

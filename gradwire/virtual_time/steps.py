@@ -1,6 +1,6 @@
 """Steps of a strategy without training: the two passes are only the time that they take.
 
-On torch's meta device they need no memory either: what is sent has a length and no elements, so a model may be of any
+On torch's meta device they need no memory either: vectors have a length and no elements, so a model may be of any
 size. Nothing that a strategy decides may depend on the value of an element.
 """
 
@@ -33,7 +33,7 @@ class Sizes:
     parameters: int
     buffers: int = 0
     tensors: Layout | None = None  # of the parameters, where they are known
-    shares: tuple[float, ...] = (1.0,)  # of each tensor in what a pass computes
+    shares: tuple[float, ...] = (1.0,)  # of each tensor in the operations of a pass
 
     @property
     def layout(self) -> Layout:
@@ -56,7 +56,7 @@ class StepsJob:
 
 @dataclass(frozen=True)
 class Steps:
-    """What one rank returns: when its steps began, each of a worker's ended, and all; what it sent meanwhile."""
+    """The result of one rank: when its steps began, each of a worker's ended, and all; the bytes sent meanwhile."""
 
     begun: float
     ends: tuple[float, ...]
@@ -69,7 +69,7 @@ class Steps:
 
 
 class HollowReplica(Replica):
-    """Tensors of which nothing is to be collected: they are the parts of one."""
+    """Tensors whose gradients need no collecting: they are the parts of one vector."""
 
     def __init__(self, sizes: Sizes, transport: Transport, dtype: torch.dtype) -> None:
         super().__init__(Hollow(sizes, transport.device, dtype), transport)
@@ -91,7 +91,7 @@ class HollowReplica(Replica):
         self._on_gradient, self.is_watched = call, True
 
     def tell_of(self, blocks: Sequence[Block], observer: BlockObserver) -> None:
-        """Tell `told` of the passes of these blocks."""
+        """Call `told` for the passes of these blocks."""
         self._blocks, self._observer = blocks, observer
 
     def forward(self, autocast: bool) -> None:
@@ -147,7 +147,7 @@ def _on_blocks(replica: HollowReplica, blocks: Sequence[Block], observer: BlockO
 
 
 class Hollow(nn.Module):
-    """A model of which a strategy sees all there is: vectors of these lengths."""
+    """A model reduced to what a strategy sees: vectors of these lengths."""
 
     def __init__(self, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def _take_steps(transport: Transport, report: Callable[[str], None], job: StepsJ
                 else:
                     loss = F.cross_entropy(replica.module(x), y)
             if memory:
-                memory.begin_training()  # what is sharded is so from here on
+                memory.begin_training()  # sharded tensors are sharded from here on
             with recorder.phase("backward"):
                 if isinstance(replica, HollowReplica):
                     replica.pass_back()

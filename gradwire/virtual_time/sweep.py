@@ -17,6 +17,7 @@ from gradwire.options import Options
 from gradwire.pictures.seeds import SEED, note_on_batches, over_seeds, short
 from gradwire.virtual_time import cluster as clusters
 from gradwire.virtual_time import footprints
+from gradwire.virtual_time.axes import read_axes
 from gradwire.virtual_time.cluster import fit
 from gradwire.virtual_time.dry_run import check as check_dry
 from gradwire.virtual_time.dry_run import check_model
@@ -31,18 +32,18 @@ def sweep(given: Sequence[str], chosen: SimulationOptions) -> None:
 
     Raises UsageError, RunFailed.
     """
-    axes = _axes(chosen)
+    axes = read_axes(chosen.sweep, _NOT_VARIED)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs, combinations, left_out = _carried(given, combinations)  # before the first starts: none is wrong
     if chosen.fits_gb is not None:
-        models = [(options, sizes_of(options, one.parameters, one.layers)) for options, one in runs]
+        models = [(options, sizes_of(options, simulated.parameters, simulated.layers)) for options, simulated in runs]
         print(footprints.table(combinations, models, chosen.fits_gb))
         return
     folder = Path(runs[0][0].results_dir)
     check_writable_by("results_dir", folder)
     rows = []
-    for one, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
-        rows.append({"strategy": options.strategy.name, **one, **run_or_time(options, chosen, quiet=True).figures()})
+    for values, (options, chosen) in zip(combinations, tqdm(runs, unit="run", leave=False), strict=True):
+        rows.append({"strategy": options.strategy.name, **values, **run_or_time(options, chosen, quiet=True).figures()})
     frame = pd.DataFrame(rows)
     print(over_seeds(frame, axes).to_string(index=False, float_format=short))
     if note := _note_on_batches(combinations, [options for options, _ in runs]):
@@ -89,22 +90,6 @@ def _alike(options: Options, chosen: SimulationOptions, axes: Mapping[str, Any])
     return ", ".join([*(trained if chosen.parameters is None else []), *known])
 
 
-def _axes(chosen: SimulationOptions) -> dict[str, list[str]]:
-    """Return the values of each varied option. Raises UsageError."""
-    axes: dict[str, list[str]] = {}
-    for text in chosen.sweep:
-        name, _, values = text.partition("=")
-        name = name.replace("-", "_")
-        if not values or "" in values.split(","):
-            raise UsageError(f"--sweep {text}: must be NAME=VALUE,VALUE,..., such as n_gpus=1,2,4")
-        if name in _NOT_VARIED:
-            raise UsageError(f"--sweep {text}: {name} cannot be varied; vary an option of the training or the cluster")
-        if name in axes:
-            raise UsageError(f"--sweep {text}: {name} is given twice; give all its values at once")
-        axes[name] = values.split(",")
-    return axes
-
-
 def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
     if not 0 < gigabytes <= 1e9:
         raise UsageError(f"--fits_gb {gigabytes:g}: must be above 0 and at most 1e9, such as 80")
@@ -117,7 +102,7 @@ def _check_fits(options: Options, gigabytes: float, is_dry: bool) -> None:
 def _carried(
     given: Sequence[str], combinations: Sequence[dict[str, str]]
 ) -> tuple[list[tuple[Options, SimulationOptions]], list[dict[str, str]], list[str]]:
-    """Return the runs of a sweep, what is varied in each, and a line for each left out: a codec is not for a strategy.
+    """Return the runs of a sweep, the varied options of each, and a line for each pair of codec and strategy left out.
 
     Raises UsageError, also if none is left.
     """

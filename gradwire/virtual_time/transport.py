@@ -1,11 +1,11 @@
 """Ranks in virtual time: the messages of `Transport` over a network of numbers (`network.py`, `world.py`).
 
-What lies in an allocated vector is not copied: its receiver reads it where it is, as in shared memory. On a real
-network it would have left with its last byte; so when the sender wants its memory back by then, what has not been
-received yet is copied, and only what is being read is waited for.
+Slices of allocated vectors are not copied: the receiver reads them in place, as in shared memory. On a real network
+a slice would have left with its last byte; so when the sender wants its memory back by then, messages not received yet
+are copied, and it waits only for those that are being read.
 
-No wait has a limit unless it is given one: when nothing more can happen, it raises `Deadlock`, which says who waits
-for what from whom.
+By default a wait has no limit: when nothing more can happen, it raises `Deadlock`, which names each waiting rank, the
+message and its sender.
 """
 
 import pickle
@@ -25,7 +25,7 @@ from gradwire.virtual_time.ranks import SimulatedRank
 from gradwire.virtual_time.sharing import Flow
 from gradwire.virtual_time.vectors import Hollow, zeros
 
-_LOOK_S = 1e-6  # what a look that finds nothing takes, so that who looks again and again lets others continue
+_LOOK_S = 1e-6  # the time of a poll that finds nothing, so that a polling rank lets others continue
 
 
 class Simulated(SimulatedRank):
@@ -120,7 +120,7 @@ class Simulated(SimulatedRank):
         return message
 
     def _look(self, src: int) -> bool:
-        if src == ANY:  # what a single rank has sent keeps its order: there is nothing to choose
+        if src == ANY:  # messages of a single rank keep their order: there is nothing to choose
             self.catch_up()
         return src == ANY
 

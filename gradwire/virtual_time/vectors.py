@@ -1,4 +1,4 @@
-"""Vectors on torch's meta device, which have a length and no elements, with a short way for what each message needs.
+"""Vectors on torch's meta device, which have a length and no elements, with short cuts for the operations of messages.
 
 An operation on the meta device checks types and lengths in Python, for longer than all else takes that a message needs.
 Where nothing is to be checked, these vectors return at once; whatever else is done with them, torch does. So a run

@@ -1,8 +1,8 @@
-"""Virtual time: ranks as coroutines of one process, of which one runs at a time, the one with the lowest clock first.
+"""Virtual time: ranks are coroutines of one process; one runs at a time, the one with the lowest clock first.
 
 A rank that computes or sends moves its own clock only. When it looks for messages, every rank with an earlier clock
-has its turn before, and what has arrived until then is delivered. So the outcome is a function of the strategy, the
-network and the seconds of each phase: the same bits every time.
+runs first, and the messages that have arrived until then are delivered. So the outcome is a function of the strategy,
+the network and the seconds of each phase: the same bits every time.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ Event: TypeAlias = greenlet | Callable[[], None]
 
 
 class World:
-    """What happens next, and whose turn it is.
+    """The next events, and whose turn it is.
 
     The coroutine that makes the world is the hub: it starts the others with `run`, which ends when nothing is left to
     happen. What a process has of its own, each coroutine has: torch's random state, gradient mode and autocast, unless
@@ -33,9 +33,9 @@ class World:
         self.sharing = network.share(self)
         self._hub = getcurrent()
         self._switch = _switch if compute else greenlet.switch
-        self._agenda: list[tuple[float, int, Event]] = []  # a heap: what happens later
+        self._agenda: list[tuple[float, int, Event]] = []  # a heap: later events
         self._order = count()
-        self._due: deque[Event] = deque()  # what happens now, after what the agenda has for this time
+        self._due: deque[Event] = deque()  # events of now, after those that the agenda has for this time
 
     def at(self, time: float, event: Event) -> None:
         """Schedule an event: at that time a coroutine continues, or a function is called."""
@@ -76,7 +76,7 @@ class World:
             if isinstance(event, greenlet) and not event.dead:
                 self.at(clock, getcurrent())
                 self._switch(self._take())
-                return  # the coroutine that switched back here has run what was due
+                return  # the coroutine that switched back here has run the events due
             self._happen(self._take())
 
     def wait(self) -> None:
@@ -97,14 +97,14 @@ class World:
         self._switch(self._hub)  # which sees that nothing is left to happen
 
     def _first(self) -> tuple[float, Event | None]:
-        """Return what happens next, and when; None if nothing does."""
+        """Return the next event, and its time; None if there is none."""
         agenda = self._agenda
         if self._due and not (agenda and agenda[0][0] <= self.time):
             return self.time, self._due[0]
         return (agenda[0][0], agenda[0][2]) if agenda else (self.time, None)
 
     def _take(self) -> Event:
-        """Take what happens next off the agenda: it is its time."""
+        """Take the next event off the agenda: it is due."""
         agenda, due = self._agenda, self._due
         if due and not (agenda and agenda[0][0] <= self.time):
             return due.popleft()

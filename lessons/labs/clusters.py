@@ -1,6 +1,6 @@
 """Lab 6: clusters of machines, and how long a step takes there: in closed form, and measured in virtual time.
 
-And what is wrong in an estimate of a step's seconds, or in a choice of a strategy, in one line.
+It also explains, in one line, a wrong estimate of a step's seconds, or a wrong choice of a strategy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -94,7 +94,7 @@ Term = Callable[[int], float]  # of N
 near = partial(isclose, rel_tol=1e-3, abs_tol=1e-12)
 _WAITED = "the messages of all workers are on their way at once: only one x and one gradient are waited for"
 
-# What a student's function counts, as a multiple of the latency, or of P / bandwidth, and what is to be said of it.
+# Wrong counts of a student's function, as multiples of the latency, or of P / bandwidth, with the hint for each.
 LATENCIES: dict[str, Sequence[tuple[Term, str]]] = {
     SERVER: (
         (lambda N: 0, "no latency is counted; every message takes one"),
@@ -133,7 +133,7 @@ RIGHT: dict[str, tuple[Term, Term]] = {
 
 
 def _with_quarters(count: int, choice: str, cluster: Cluster) -> float:
-    """Return the seconds of a step, that of four servers with so many quarters of a vector there, and as many back."""
+    """Return the seconds of a step, that of four servers with `count` quarters of a vector there, and as many back."""
     if choice != SERVERS:
         return predict(choice, cluster)
     quarters = 2 * count * cluster.nbytes / 4 / cluster.bytes_per_second
@@ -161,7 +161,7 @@ def vary(cluster: Cluster) -> list[Cluster]:
 
 def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> Iterator[str]:
     """Yield what is wrong in the estimates of `vary` of each cluster [clusters, 3]."""
-    of_all = [float(three[0]) / measure(choice, one) for three, one in zip(estimates, clusters, strict=True)]
+    of_all = [float(three[0]) / measure(choice, cluster) for three, cluster in zip(estimates, clusters, strict=True)]
     i = next((i for i, found in enumerate(of_all) if not near(found, 1)), None)
     if i is None:
         return
@@ -170,8 +170,8 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     if all(near(found, 1000) for found in of_all):
         yield f"{begin} yours is 1,000 times as long in every cluster: return seconds"
     rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
-    latencies = [(more - once) / one.latency for (once, more, _), one in rows]
-    vectors = [(more - once) * one.bytes_per_second / one.nbytes for (once, _, more), one in rows]
+    latencies = [(more - once) / cluster.latency for (once, more, _), cluster in rows]
+    vectors = [(more - once) * cluster.bytes_per_second / cluster.nbytes for (once, _, more), cluster in rows]
     of_latency, of_bytes = RIGHT[choice]
     for hints in (_hints(latencies, ns, of_latency, LATENCIES[choice]), _hints(vectors, ns, of_bytes, VECTORS[choice])):
         yield from (f"{begin} {hint}" for hint in hints)
@@ -180,7 +180,7 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
 
 
 def _hints(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> Iterator[str]:
-    """Yield what is to be said of the factors that were found, if they are wrong, and like some that are known."""
+    """Yield hints on the factors that were found, if they are wrong and match known mistakes."""
 
     def are(term: Term, factor: float = 1.0) -> bool:
         return all(near(value, factor * term(n)) for value, n in zip(found, ns, strict=True))
@@ -207,14 +207,14 @@ def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
 
 
 def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong in choices of which some are slower than the fastest."""
+    """Yield what is wrong in choices; some are slower than the fastest."""
     found = ratios(clusters, chosen)
     worst = max(range(len(found)), key=found.__getitem__)
     cluster, choice = clusters[worst], chosen[worst]
     best = fastest(cluster)
     text = f"{cluster}: you chose {choice!r}, {_parts(choice, cluster)} a step; {best!r} takes {_parts(best, cluster)}"
     for what, world in WORLDS.items():
-        if list(chosen) == [fastest(one, world) for one in clusters]:
+        if list(chosen) == [fastest(cluster, world) for cluster in clusters]:
             yield f"{text}; you choose as if {what}"
     if len(set(chosen)) == 1:
         text += f"; you chose {choice!r} for all {len(chosen)} clusters, and each of the three is the best somewhere"

@@ -1,4 +1,4 @@
-"""Lab 7: top-k with error feedback. Nothing is lost: what is sent and what is kept are what came in."""
+"""Lab 7: top-k with error feedback. Nothing is lost: the code plus the residual is gradient plus old residual."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -91,7 +91,7 @@ class Compression(Lab):
             yield f"; here k = {k} and P = {length}: a code has {length} elements, also for unpack"
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
-        names, k, width = [one.name for one in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
+        names, k, width = [figure.name for figure in missed], int(run.inputs[0]["k"]), run.case.dtype.itemsize
         longest = max(run.sent, key=lambda message: message.nbytes)
         if "bytes of a rank" in names and longest.nbytes >= run.case.length * width:
             code = f"{k * (width + INDEX_BYTES):,}: send indices and values, and no zeros"
@@ -119,7 +119,7 @@ def _keeping(given: torch.Tensor, begin: str, name: str, call: Callable[[torch.T
 def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the indices and the values of a code. Raises Fault if it is none."""
     begin = f"{begin}: compress returned"
-    if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(one, torch.Tensor) for one in code)):
+    if not (isinstance(code, tuple | list) and len(code) == 2 and all(isinstance(part, torch.Tensor) for part in code)):
         raise Fault("returned", f"{begin} {kind_of(code)}; expected two tensors: (indices, values)")
     indices, values = code
     if indices.dtype == torch.int64:
@@ -137,7 +137,7 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
 
 
 def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the code of a step, and with what was kept."""
+    """Yield what is wrong with the code of a step, and with the residual."""
     result, g, k = run.results[rank], run.inputs[rank][f"g{s}"], min(int(run.inputs[rank]["k"]), run.case.length)
     before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
     after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
@@ -171,7 +171,7 @@ def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tenso
 
 
 def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
-    """Yield by what else than by the magnitude of residual + g the elements were chosen."""
+    """Yield the criterion by which elements were chosen, if not by the magnitude of residual + g."""
     chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
 
     def are_largest(keys: torch.Tensor) -> bool:
@@ -191,7 +191,7 @@ def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -
 
 
 def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor) -> Iterator[str]:
-    """Yield where what is sent and what is kept are not what came in."""
+    """Yield the elements where code plus residual is not gradient plus old residual."""
     came = before + g
     rest = came.index_fill(0, indices, 0)
     if is_close(after, rest):
@@ -215,8 +215,8 @@ def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, ind
 def _wrong_means(run: Run, rank: int, s: int) -> Iterator[str]:
     """Yield what the result of an exchange is made of, where it is not the mean of all codes."""
     N, result = run.case.n, run.results[rank]
-    codes = torch.stack([one[f"decoded{s}"] for one in run.results])  # [N, P]
-    senders = torch.cat([one[f"indices{s}"] for one in run.results]).bincount(minlength=run.case.length)  # [P]
+    codes = torch.stack([result[f"decoded{s}"] for result in run.results])  # [N, P]
+    senders = torch.cat([result[f"indices{s}"] for result in run.results]).bincount(minlength=run.case.length)  # [P]
     mean, total = result[f"mean{s}"], codes.sum(0)
     if not is_close(result[f"left{s}"], result[f"kept{s}"]):
         yield "exchange leaves another residual than compress does: call compress once in a step, with the one given"

@@ -1,4 +1,4 @@
-"""Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for who is late."""
+"""Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for late workers."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from lessons.values import Updater, check_like, is_close, kind_of, normal
 SERVER, LR = 0, 0.1
 START, STEPS = 2, 6  # of `collect`: the first step's number, as in a later epoch
 LAST = START + STEPS
-STATE = {  # what a checkpoint must hold, and what is wrong without it
+STATE = {  # what a checkpoint must hold, and the mistake without it
     "x": "the training begins anew",
     "velocity": "momentum begins anew, and the next steps are too short",
     "order": "the rest of the epoch takes other samples, some of them again",
@@ -88,7 +88,7 @@ class Failures(Lab):
         if case != self.scored:
             return updater.result()
         saved = yours.save(Training(inputs["x"], inputs["c"][0], 0)).values()
-        return updater.result() | {"saved": torch.tensor(sum(torch.as_tensor(one).nbytes for one in saved))}
+        return updater.result() | {"saved": torch.tensor(sum(torch.as_tensor(tensor).nbytes for tensor in saved))}
 
     def find_faults(self, run: Run) -> Iterator[str]:
         if run.case.function == "interval":
@@ -107,7 +107,7 @@ class Failures(Lab):
         return {"gradient": "g", "parameters": "x"}.get(message.tag, message.tag)
 
     def costs(self, run: Run) -> dict[str, float]:
-        ends = [max(one.sent for one in run.of_rank(SERVER) if one.dst == k) for k in range(1, run.case.n)]
+        ends = [max(message.sent for message in run.of_rank(SERVER) if message.dst == k) for k in range(1, run.case.n)]
         return {"bytes of a checkpoint": int(run.results[SERVER]["saved"]), "virtual seconds": min(ends) / STEPS}
 
 
@@ -148,12 +148,12 @@ def _explain_intervals(asked: Sequence[tuple[float, float, float]], answers: Seq
     """Yield what is wrong with intervals that lose more than they must."""
     for (save_s, life_s, N), answer in zip(asked, answers, strict=True):
         best = sqrt(2 * save_s * life_s / N)
-        yours, least = (100 - 100 * goodput(one, save_s, life_s / N) for one in (answer, best))
+        yours, least = (100 - 100 * goodput(interval, save_s, life_s / N) for interval in (answer, best))
         if yours > _ENOUGH * least:
             begin = (f"interval({save_s:.3g}, {life_s:.3g}, {N:.0f}) is {answer:.4g}: "
                      f"{yours:.1f} % of the time is lost, with the best {least:.1f} %")  # fmt: skip
             for text, wrong in INTERVALS.items():
-                if all(isclose(wrong(*one), said, rel_tol=1e-3) for one, said in zip(asked, answers, strict=True)):
+                if all(isclose(wrong(*given), said, rel_tol=1e-3) for given, said in zip(asked, answers, strict=True)):
                     yield f"{begin}; {text}"
             yield f"{begin}; save more {'seldom' if answer < best else 'often'}"
 
@@ -212,12 +212,12 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
 
 
 def _explain_answers(run: Run, case: Task) -> Iterator[str]:
-    """Yield what is wrong with what the server has sent to workers."""
+    """Yield what is wrong with the answers of the server."""
     xs, used = _by_step(case, run.results[SERVER])
     if len(used) < STEPS:
         yield f"{case}: collect made {len(used)} updates; expected {STEPS}"
         return
-    if any(one.span for one in run.of_rank(SERVER)):
+    if any(message.span for message in run.of_rank(SERVER)):
         yield f"{case}: collect sent x itself; send a copy, x.clone(), which no update changes on its way"
     answered = []  # by gradient: whose and for which step it was, when it came, when its answer left, and its number
     for k in range(1, run.case.n):
@@ -225,7 +225,7 @@ def _explain_answers(run: Run, case: Task) -> Iterator[str]:
         for t, x in zip(numbers, had, strict=True):
             if not is_close(x, xs[t]):
                 yield f"{case}: rank {k} was sent another x than that of step {t}, whose number it had"
-        answers = [one for one in run.of_rank(SERVER) if one.dst == k]
+        answers = [message for message in run.of_rank(SERVER) if message.dst == k]
         for s, n, gradient, answer in zip(numbers, numbers[1:], run.of_rank(k), answers, strict=False):
             answered.append((k, s, gradient.arrived or 0.0, answer.sent, n))
     for k, s, came, left, _ in answered:

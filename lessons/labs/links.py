@@ -16,13 +16,13 @@ from lessons.sums import are_all, coefficients, describe
 
 ESTIMATES = {"seconds_of_server": SERVER, "seconds_of_ring": RING}
 CHOOSE = "choose"
-_ENOUGH = 1.01  # a choice that takes so many times as long as the fastest is right
+_ENOUGH = 1.01  # a choice that takes at most this many times as long as the fastest is right
 
 
 class Links(AllReduce):
     """The student writes `seconds_of_server`, `seconds_of_ring`, `choose`, and `all_reduce(transport, vector)`.
 
-    The first three are judged on clusters of many kinds, by what the strategies take there in virtual time. A case
+    The first three are judged on clusters of many kinds, by the strategies' virtual seconds there. A case
     that names no function is one of `all_reduce`; the score is of `choose` as well.
     """
 
@@ -41,7 +41,7 @@ class Links(AllReduce):
                 "log2 N (latency + P / bandwidth), by log2 N messages")  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
-        answers = [_ask(yours, case.function, one) for one in clusters_of(case)]
+        answers = [_ask(yours, case.function, cluster) for cluster in clusters_of(case)]
         result = {"answers": torch.tensor(answers, dtype=torch.float64)}
         return result if case.function else result | super().run(yours, transport, case, inputs)
 
@@ -122,7 +122,7 @@ def _explain_vector(run: Run, rank: int) -> Iterator[str]:
 def clusters_of(case: Case) -> Sequence[Cluster]:
     """Return the clusters that the functions of a case are asked about."""
     if case.function in ESTIMATES:
-        return [one for cluster in TO_ESTIMATE for one in clusters.vary(cluster)]
+        return [variant for cluster in TO_ESTIMATE for variant in clusters.vary(cluster)]
     return TO_CHOOSE if case in (Links.scored, Case(1, 0, function=CHOOSE)) else ()
 
 

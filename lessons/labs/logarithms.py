@@ -26,7 +26,7 @@ _WAIT = "the partner reads `vector` where it lies: copy what comes, wait for you
 _CASTS = "it is given integers, too: make vectors of your own by torch.empty_like(vector), and scale nothing"
 _RETURNS = "wait for all Works before you return"
 
-# By what is being done: what a fault of `check_all_reduce` says, and what is to be said of it.
+# By activity: the text of a fault of `check_all_reduce`, and the hint for it.
 _HINTS: dict[str, Sequence[tuple[str, str]]] = {
     DOUBLING: (
         ("may not have read", _WAIT),
@@ -100,7 +100,7 @@ class Logarithms(AllReduce):
             yield from other_bits(f"{name}: N = {run.case.n}", "sum", [result[name] for result in run.results])
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
-        n, on_the_way = run.case.n, {(one.rank, one.dst) for one in run.sent if not one.released}
+        n, on_the_way = run.case.n, {(message.rank, message.dst) for message in run.sent if not message.released}
         if kind == "hole" and run.case.function:
             yield self.right_so_far(run.case.function)
         if kind == "deadlock" and any((dst, src) in on_the_way for src, dst in on_the_way):
@@ -113,7 +113,7 @@ class Logarithms(AllReduce):
         if kind in ("deadlock", "raised", "unread") and not _is_power_of_two(n):
             # Else rank 1 waits for the vector of rank 0.
             yield ("; N is no power of two: before the rounds the first 2 (N - p) ranks pair up"
-                   if any(one.round == 1 for one in run.of_rank(1)) else "; of each pair only one takes part in the "
+                   if any(sent.round == 1 for sent in run.of_rank(1)) else "; of each pair only one takes part in the "
                    "rounds: count partners among the p ranks that are left")  # fmt: skip
         if kind == "raised" and run.case.function == DOUBLING and len(run.of_rank(0)) >= log2(n):
             yield f"; if this is one more round: there are log2 N = {log2(n):.0f}"
@@ -129,8 +129,8 @@ class Logarithms(AllReduce):
         costs, begin = dict[str, float](), [0] * run.case.n
         for name in self.functions:
             end = [int(result[f"messages until {name}"]) for result in run.results]
-            sent = [one for one in run.sent if begin[one.rank] < one.step <= end[one.rank]]
-            by_rank = [sum(one.nbytes for one in sent if one.rank == rank) for rank in range(run.case.n)]
+            sent = [message for message in run.sent if begin[message.rank] < message.step <= end[message.rank]]
+            by_rank = [sum(message.nbytes for message in sent if message.rank == rank) for rank in range(run.case.n)]
             costs |= {f"rounds, {name}": count_rounds(sent, run.case.n), f"bytes of a rank, {name}": max(by_rank)}
             begin = end
         return costs | {"virtual seconds": run.seconds}
@@ -153,12 +153,12 @@ class Logarithms(AllReduce):
 def count_rounds(sent: Sequence[Sent], n: int) -> int:
     """Return how many rounds messages take, in this order, if a rank sends one and receives one in each."""
     rounds, sends, receives = dict[int, int](), [0] * n, [0] * n
-    events = [(number, one) for one in sent for number in (one.number, one.taken)]
-    for number, one in sorted(events, key=lambda event: event[0]):
-        if number == one.number:
-            rounds[number] = sends[one.rank] = max(sends[one.rank], receives[one.rank]) + 1
+    events = [(number, message) for message in sent for number in (message.number, message.taken)]
+    for number, message in sorted(events, key=lambda event: event[0]):
+        if number == message.number:
+            rounds[number] = sends[message.rank] = max(sends[message.rank], receives[message.rank]) + 1
         else:
-            receives[one.dst] = max(receives[one.dst] + 1, rounds[one.number])
+            receives[message.dst] = max(receives[message.dst] + 1, rounds[message.number])
     return max(sends + receives)
 
 
@@ -194,7 +194,7 @@ def _find_fault(functions: Sequence[Any], case: Case) -> str | None:
 
 
 def _hint_of(name: str, fault: str, case: Case) -> str:
-    """Return what is to be said of a fault that `check_all_reduce` has named."""
+    """Return the hint for a fault that `check_all_reduce` has named."""
     doing = DOUBLING if _is_power_of_two(case.n) else "folding"
     if name == HALVING:
         is_back = int(fault.partition("round ")[2].partition(":")[0] or 0) > log2(case.n)

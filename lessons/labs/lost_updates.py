@@ -19,10 +19,10 @@ LONGEST_S = 300e-6  # before a client does the next thing; a message takes 50 us
 
 
 def serve(transport: Any, x: torch.Tensor, apply: Callable[[torch.Tensor, torch.Tensor], object]) -> int:
-    """Be the server: take what comes first, until all clients have said goodbye. Returns the sum of their `n`.
+    """Be the server: receive from any client, until all have said goodbye. Returns the sum of their `n`.
 
-    `apply(x, pushed)` takes what a client has pushed into x [P]. Who fetches is sent a copy, since x may change while
-    it is on its way.
+    `apply(x, pushed)` adds the push of a client to x [P]. A fetch is answered with a copy, since x may change while the
+    answer is on its way.
     """
     n, present = 0, set(transport.peers)
     while present:
@@ -106,7 +106,7 @@ class LostUpdates(Lab):
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind in ("deadlock", "unread"):
-            tags = {one.tag for one in run.sent if one.dst == SERVER}
+            tags = {message.tag for message in run.sent if message.dst == SERVER}
             for other in sorted(tags - {"push", "fetch", "goodbye"}):
                 yield f"; the server takes the tags 'push', 'fetch' and 'goodbye', and not {other!r}"
             if "fetch" not in tags:

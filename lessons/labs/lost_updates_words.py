@@ -55,7 +55,7 @@ def history(run: Run, k: int) -> tuple[list[tuple[range, int]], list[tuple[int, 
 
 def amounts(run: Run, vector: torch.Tensor) -> Amounts:
     """Return how often the first x, and each update, is in a vector [P]; NaN if that cannot be told."""
-    parts = [run.inputs[SERVER]["x"], *(one for k in clients(run) for one in increments_of(run, k))]
+    parts = [run.inputs[SERVER]["x"], *(increment for k in clients(run) for increment in increments_of(run, k))]
     found = torch.tensor(coefficients(vector, parts) or [torch.nan] * len(parts))
     return float(found[0]), found[1:].view(-1, UPDATES)
 
@@ -81,7 +81,7 @@ def explain(run: Run) -> Iterator[str]:
 
 
 def _pushed(run: Run, k: int) -> list[torch.Tensor]:
-    return [one.vector for one in run.of_rank(k) if one.tag == "push" and one.vector is not None]
+    return [message.vector for message in run.of_rank(k) if message.tag == "push" and message.vector is not None]
 
 
 def apply_is_right(run: Run) -> bool:
@@ -103,7 +103,7 @@ def fetch_is_right(run: Run) -> bool:
 
 
 def _is_right(run: Run, explain: Callable[[Run, int], Iterator[str]]) -> bool:
-    is_used = run.results and {"push", "fetch"} <= {one.tag for one in run.sent}
+    is_used = run.results and {"push", "fetch"} <= {message.tag for message in run.sent}
     return bool(is_used) and not any(first(explain(run, k)) for k in clients(run))
 
 
@@ -124,9 +124,9 @@ def _explain_pushes(run: Run, k: int) -> Iterator[str]:
         yield f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
         return
     held = [amounts(run, vector) for vector in sent]
-    texts = [first(_explain_push(*one, wanted, k)) for one, (wanted, _) in zip(held, expected, strict=True)]
+    texts = [first(_explain_push(*pushed, wanted, k)) for pushed, (wanted, _) in zip(held, expected, strict=True)]
     wrong = [(text.startswith(_NOTHING), i, text) for i, text in enumerate(texts) if text]
-    for is_missing, i, text in sorted(wrong):  # what is missing may have gone with what came again
+    for is_missing, i, text in sorted(wrong):  # a missing push may have been replaced by a repeated one
         text += _explain_again(held, expected, k) if text.endswith("; ") else ""
         text += _explain_missing(run, k, i, held[i][1][k - 1]) if is_missing else ""
         yield f"push {i + 1} of rank {k} holds {text}"
@@ -190,7 +190,7 @@ def _explain_server(run: Run) -> Iterator[str]:
 
 def _explain_fetches(run: Run, k: int) -> Iterator[str]:
     """Yield what is wrong in a client's x after a fetch: the server's x, and its own updates once, is right."""
-    replies = [one.vector for one in run.of_rank(SERVER) if one.dst == k]
+    replies = [message.vector for message in run.of_rank(SERVER) if message.dst == k]
     xs = run.results[k]["fetched"].view(-1, run.case.length)
     before, done = run.inputs[k]["x"], 0  # x as the client has made it by itself since the last fetch
     for i, (x, (pushed, made)) in enumerate(zip(xs, history(run, k)[1], strict=True)):

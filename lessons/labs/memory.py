@@ -80,11 +80,11 @@ def cut(case: Case) -> list[Sequence[torch.Tensor]]:
 
 
 class _Rank:
-    """The passes of one rank, and what is counted after each call of a student's function."""
+    """The passes of one rank, and the memory counted after each call of a student's function."""
 
     def __init__(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors, ledger: Ledger) -> None:
         self.yours, self.ledger, self.case, self.x, self.c = yours, ledger, case, inputs["x"], inputs["c"]
-        self.begin = ""  # of what is said of a call
+        self.begin = ""  # of the fault in a call
         self.right: tuple[str, ...] = (GATHER,)  # so far, in the first step
         uncounted = ledger.holding(OTHER)  # what messages need
         self.transport = SimpleNamespace(
@@ -98,7 +98,7 @@ class _Rank:
             self.blocks.append(Block(f"block {b}", [*map(len, chunks)], vector))
         self.memory: dict[str, weakref.ref[Any]] = {}  # of what a block had last, by kind
         self.reduced = 0  # bytes of the gradients that this rank has to keep
-        self.kept: dict[str, tuple[str, Any]] = {}  # by kind: what is said of memory that was kept too long, and it
+        self.kept: dict[str, tuple[str, Any]] = {}  # by kind: the words for memory that was kept too long, and it
 
     def train(self) -> Vectors:
         """Take the steps; return what was gathered and, at this rank's chunks, mean gradients and x. Raises Fault."""
@@ -146,7 +146,7 @@ class _Rank:
         return read
 
     def call(self, name: str, block: Block, *expected: int) -> None:
-        """Call a function of the student's; hold what is there then against what is expected by kind. Raises Fault."""
+        """Call a function of the student's; then compare the memory of each kind with the `expected`. Raises Fault."""
         with self.ledger.holding(GRADIENTS if name == REDUCE else GATHERED):
             returned = getattr(self.yours, name)(*[self.transport] * (name != FREE), block)
         if returned is not None:

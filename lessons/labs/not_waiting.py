@@ -99,8 +99,8 @@ class NotWaiting(Lab):
             return
         asked, result = _asked(run.inputs[0]), run.results[0]
         if run.case.function == "descend":
-            for i, one in enumerate(asked):
-                yield from explain_descend(*one, _STEPS, result[f"x{i}"].tolist())
+            for i, arguments in enumerate(asked):
+                yield from explain_descend(*arguments, _STEPS, result[f"x{i}"].tolist())
         else:
             yield from explain_rates([(curvature, tau) for _, curvature, tau in asked], result["rates"].tolist())
 
@@ -137,7 +137,7 @@ class NotWaiting(Lab):
 
     def costs(self, run: Run) -> dict[str, float]:
         fastest = min(range(1, run.case.n), key=lambda rank: float(run.inputs[rank]["pace"]))
-        done = max(one.arrived or 0.0 for one in run.sent if one.dst == fastest)
+        done = max(message.arrived or 0.0 for message in run.sent if message.dst == fastest)
         return {"messages of the server": run.messages[SERVER], "bytes of the server": run.nbytes[SERVER],
                 "seconds of the fastest worker": done}  # fmt: skip
 
@@ -148,17 +148,17 @@ def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
 
 
 def _explain_end(run: Run) -> Iterator[str]:
-    left = {one.rank for one in run.sent if one.tag == "goodbye" and one.arrived is not None}
+    left = {message.rank for message in run.sent if message.tag == "goodbye" and message.arrived is not None}
     if there := ", ".join(str(k) for k in range(1, run.case.n) if k not in left):
         yield f"serve is to go on until all workers have said goodbye; not yet: rank {there}"
 
 
 def _call(function: Callable[..., Any], name: str, *asked: float) -> Any:
-    """Return what a function answers. What it raises gets a note of how it was called, which is told."""
+    """Call a function and return its result. Exceptions get a note with the call, which the report shows."""
     try:
         return function(*asked)
     except Exception as error:
-        error.add_note(f"{name}({', '.join(f'{one:.3g}' for one in asked)})")
+        error.add_note(f"{name}({', '.join(f'{value:.3g}' for value in asked)})")
         raise
 
 
@@ -179,7 +179,7 @@ def _work(transport: Any, inputs: Vectors) -> Vectors:
 def _numbers(returned: Any, name: str) -> torch.Tensor:
     """Return what a function has returned as a vector. Raises Fault."""
     try:
-        return torch.tensor([float(one) for one in returned], dtype=torch.float64)
+        return torch.tensor([float(value) for value in returned], dtype=torch.float64)
     except (TypeError, ValueError):
         kind = "nothing" if returned is None else f"a {type(returned).__name__}"
         if isinstance(returned, list):

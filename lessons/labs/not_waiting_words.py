@@ -1,7 +1,8 @@
 """The verdicts on the functions of lab 4: on the server message by message, on the descent, and on the largest rate.
 
-A server is judged by what the ranks have ended with: the x before each update, the gradients that were used, and every
-x that a worker had. In virtual time its messages tell also whether it took what came first, and whom it answered when.
+A server is judged by the results of the ranks: the x before each update, the gradients that were used, and every
+x that a worker had. In virtual time its messages also show whether it took the first to come, and when it
+answered each worker.
 """
 
 import math
@@ -36,7 +37,7 @@ class Served:
 
     def version_of(self, x: torch.Tensor | None) -> int | None:
         """Return which version of x this is; None if it is none."""
-        return next((v for v, one in enumerate(self.before) if is_close(x, one)), None)
+        return next((v for v, version in enumerate(self.before) if is_close(x, version)), None)
 
 
 def explain_serve(run: Run, s: int | None) -> Iterator[str]:
@@ -66,21 +67,21 @@ def explain_serve(run: Run, s: int | None) -> Iterator[str]:
 
 def _of_server(run: Run) -> list[Sent]:
     """Return the messages that the server has taken and sent, in the order in which it has done so."""
-    of_server = [one for one in run.sent if one.rank == 0 or (one.dst == 0 and one.taken)]
-    return sorted(of_server, key=lambda one: one.taken if one.rank else one.number)
+    of_server = [message for message in run.sent if message.rank == 0 or (message.dst == 0 and message.taken)]
+    return sorted(of_server, key=lambda message: message.taken if message.rank else message.number)
 
 
 def _explain_order(run: Run) -> Iterator[str]:
-    came = [one for one in _of_server(run) if one.tag == "gradient"]
-    for i, one in enumerate(came):
+    came = [message for message in _of_server(run) if message.tag == "gradient"]
+    for i, message in enumerate(came):
         first = min(came[i:], key=lambda later: later.sent)
-        if first.sent < one.sent - _SOON:
-            yield (f"the server took the gradient of rank {one.rank} first, though that of rank {first.rank} had come "
-                   f"{1000 * (one.sent - first.sent):.1f} virtual ms before; receive from ANY")  # fmt: skip
+        if first.sent < message.sent - _SOON:
+            yield (f"the server took the gradient of rank {message.rank} first, though that of rank {first.rank} had "
+                   f"come {1000 * (message.sent - first.sent):.1f} virtual ms before; receive from ANY")  # fmt: skip
 
 
 def _explain_had(seen: Served) -> Iterator[str]:
-    """Yield which worker got what is no x, or one without its own gradient."""
+    """Yield which worker got a vector that is no x, or an x without its own gradient."""
     for (k, j), made in seen.made.items():
         got = seen.version_of(seen.had[k][j + 1])
         if got is None:
@@ -91,14 +92,14 @@ def _explain_had(seen: Served) -> Iterator[str]:
 
 
 def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iterator[str]:
-    """Yield who was answered wrongly: unasked, too early, too late, with an old x, going by messages.
+    """Yield wrong answers, by messages: unasked, too early, too late, with an old x.
 
-    Of a run that has not come to its end nothing else is `seen`.
+    `seen` is None if the run has not come to its end.
     """
     steps = dict.fromkeys(range(1, run.case.n), 0)  # gradients taken of each worker that is still at work
     made, waiting = 0, set[int]()
     last: Sent | None = None  # that was taken
-    early = []  # told last: who is ahead may be so because another one is held back
+    early = []  # yielded last: a worker may be ahead because another is held back
     for message in _of_server(run):
         if message.rank == 0:
             k = message.dst
@@ -129,7 +130,7 @@ def explain_answers(run: Run, s: int | None, seen: Served | None = None) -> Iter
 
 
 def _explain_wait(run: Run, steps: dict[int, int], waiting: set[int], last: Sent, s: int | None) -> Iterator[str]:
-    """Yield who waits longer than the bound demands, after the message that was taken last."""
+    """Yield the worker that waits longer than the bound demands, after the message that was taken last."""
     for k in sorted(waiting):
         ahead = steps[k] - min(steps.values())
         if s is None:
@@ -210,8 +211,8 @@ def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: 
         yield f"{text}, which is x_{t - 1} - rate * (gradient at x_{due})"
 
 
-def _is_same(one: float, other: float) -> bool:
-    return abs(one - other) <= _ROUNDING * max(1.0, abs(other))
+def _is_same(a: float, b: float) -> bool:
+    return abs(a - b) <= _ROUNDING * max(1.0, abs(b))
 
 
 def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> Iterator[str]:
@@ -222,9 +223,9 @@ def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) ->
         if _is_near(rate, best):
             continue
         begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
-        if all(_is_near(one, 2 / c) for one, (c, _) in zip(rates, asked, strict=True)):
+        if all(_is_near(rate, 2 / c) for rate, (c, _) in zip(rates, asked, strict=True)):
             yield f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
-        if all(_is_near(one, of * c) for one, of, (c, _) in zip(rates, largest, asked, strict=True)):
+        if all(_is_near(rate, of * c) for rate, of, (c, _) in zip(rates, largest, asked, strict=True)):
             yield f"{begin} the curvature is not in it: twice as curved, half the rate"
         if rate > best:
             far = (t for t, x in enumerate(descend(rate, curvature, tau, 200_000)) if abs(x) > 1e6)

@@ -19,7 +19,7 @@ LR = 0.1
 
 @dataclass(frozen=True)
 class Task(Case):
-    """One run of `average` on `n` ranks, of which `empty` have no sample.
+    """One run of `average` on `n` ranks; `empty` of them have no sample.
 
     `broken`: the gradient of a rank that has samples is NaN in one element.
     """
@@ -118,7 +118,7 @@ def _sizes(chance: random.Random) -> list[tuple[int, int, int]]:
 
 
 def _draw_plan(case: Case, chance: random.Random) -> Vectors:
-    """Return parts of uneven sizes, of which one in each step is empty, and samples of `case.length` elements."""
+    """Return parts of uneven sizes, one of them empty in each step, and samples of `case.length` elements."""
     parts = []
     for _ in range(chance.randint(3, 4)):
         sizes = [0, *chance.sample(range(1, 6), RANKS - 1)]

@@ -1,6 +1,6 @@
 """The verdicts on the functions of lab 3: which samples count how much in a plan, a gradient, a mean; and on `verify`.
 
-It is asked about replicas of each kind, of which is known what must be said of them, and why.
+`verify` is asked about replicas of each kind, with a known right answer and a reason.
 """
 
 import itertools
@@ -40,7 +40,7 @@ def explain_average(run: Run) -> Iterator[str]:
     """Yield what is wrong with the means over all samples that ranks have ended with, and with their number."""
     case = run.case
     ns = [int(inputs["n"]) for inputs in run.inputs]
-    n, having = sum(ns), [rank for rank, n_k in enumerate(ns) if n_k]  # who has none does not count
+    n, having = sum(ns), [rank for rank, n_k in enumerate(ns) if n_k]  # a rank without samples does not count
     mean = (torch.stack([ns[k] * run.inputs[k]["g"].double() for k in having]).sum(0) / n).to(case.dtype)
     nan = mean.isnan()
     begin = f"{case}: {', '.join(map(str, ns))} samples on the ranks:"
@@ -56,10 +56,10 @@ def explain_average(run: Run) -> Iterator[str]:
         if nan.any() and not g[nan].isnan().all():
             yield (f"{begin} a gradient is NaN in one element, and rank {rank} ends with a number there: leave out who "
                    "has no samples, but let be seen what has gone wrong")  # fmt: skip
-        for one in run.sent:
-            if one.vector is not None and one.vector.element_size() < case.dtype.itemsize:
-                yield (f"{begin} rank {one.rank} sent {name_dtype(one.vector.dtype)}, and rank {rank} ends with a mean "
-                       f"that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
+        for message in run.sent:
+            if message.vector is not None and message.vector.element_size() < case.dtype.itemsize:
+                yield (f"{begin} rank {message.rank} sent {name_dtype(message.vector.dtype)}, and rank {rank} ends "
+                       f"with a mean that has lost digits; expected {name_dtype(case.dtype)}")  # fmt: skip
         parts = {k: run.inputs[k]["g"][~nan] for k in having}
         yield f"{begin} rank {rank} ends with {_weights(g[~nan], parts, [ns[k] for k in having], case.n)}"
     for rank, g in enumerate(results):
@@ -129,7 +129,7 @@ def _explain_step(s: int, steps: Sequence[Sequence[Sequence[int]]], batches: Seq
 
 
 def plan_of(inputs: Vectors) -> list[list[range]]:
-    """Return the plan that one_process is given, by step and rank, from the sizes of its parts."""
+    """Return the plan for one_process, by step and rank, from the sizes of its parts."""
     ends = list(itertools.accumulate(inputs["parts"].tolist(), initial=0))
     parts = [range(start, stop) for start, stop in itertools.pairwise(ends)]
     return [parts[i : i + RANKS] for i in range(0, len(parts), RANKS)]

@@ -1,6 +1,6 @@
 """Lab 11: every order. A server that drops late gradients, and is wrong in some orders of its messages.
 
-In virtual time no gradient is late: what is wrong with the versions only the search in all orders finds.
+In virtual time no gradient is late: only the search in all orders finds mistakes in the versions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,21 +17,21 @@ from lessons.labs.not_waiting import LR, SERVER, NotWaiting, Task
 from lessons.values import Updater, is_close, kind_of
 
 SENT, APPLIED, DROPPED = _WORDS = ("sent", "applied", "dropped")
-Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and of which worker
+Happened: TypeAlias = Sequence[tuple[str, int]]  # one of these words, and the worker
 _NO_BOUND = 30  # versions
 
 
-def decisions(happened: Happened, one: bool = False) -> Iterator[tuple[str, int, int, int]]:
-    """Yield for each gradient what became of it, of whom it was, the version it was computed on, and that of then.
+def decisions(happened: Happened, latest: bool = False) -> Iterator[tuple[str, int, int, int]]:
+    """Yield for each gradient its fate, its worker, the version it was computed on, and the version at that time.
 
-    With `one`, as the wrong server has it: all are computed on what was sent last.
+    With `latest`, as the wrong server has it: all are computed on the version that was sent last.
     """
     version, read = 0, dict[int, int]()
     for what, k in happened:
         if what == SENT:
             read[k] = version
         else:
-            yield what, k, max(read.values()) if one else read[k], version
+            yield what, k, max(read.values()) if latest else read[k], version
             version += what == APPLIED
 
 
@@ -55,13 +55,13 @@ def _all_that_can_happen(longest: int = 8, begin: Happened = ()) -> Iterator[Hap
             yield from _all_that_can_happen(longest, (*begin, (what, k)))
 
 
-_ASKED = sorted(((happened, s) for happened in _all_that_can_happen() for s in (0, 1)), key=lambda one: len(one[0]))
+_ASKED = sorted(((happened, s) for happened in _all_that_can_happen() for s in (0, 1)), key=lambda asked: len(asked[0]))
 _HINTS: dict[str, Callable[[Happened, int], bool]] = {  # of what an invariant may be instead
     "it is True of whatever happens, so it finds nothing": lambda happened, s: True,
     "a server that drops everything would pass: say also what it may not drop":
         lambda happened, s: all(what == DROPPED or now - read <= s for what, _, read, now in decisions(happened)),
     "it makes the mistake of the server: keep for each worker which version that one was sent":
-        lambda happened, s: all((w == APPLIED) == (now - r <= s) for w, _, r, now in decisions(happened, one=True)),
+        lambda happened, s: all((w == APPLIED) == (now - r <= s) for w, _, r, now in decisions(happened, latest=True)),
 }  # fmt: skip
 
 
@@ -102,9 +102,9 @@ class Orders(NotWaiting):
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         if not isinstance(case, Task):
             held = [yours.holds([*happened], s) for happened, s in _ASKED]
-            if other := [one for one in held if one not in (True, False)]:
+            if other := [value for value in held if value not in (True, False)]:
                 raise Fault("returned", f"holds returned {kind_of(other[0])}; expected True or False")
-            return {"held": torch.tensor([bool(one) for one in held])}
+            return {"held": torch.tensor([bool(value) for value in held])}
         if transport.rank != SERVER:
             return _work(transport, inputs)
         happened = list[tuple[str, int]]()
@@ -159,7 +159,7 @@ def _explain_holds(held: Sequence[bool]) -> Iterator[str]:
         wrong = first(explain(happened, s))
         if is_held == bool(wrong):
             why = wrong or f"nothing in it is wrong: what is more than {s} late is dropped, and nothing else"
-            hints = (text for text, other in _HINTS.items() if held == [other(*one) for one in _ASKED])
+            hints = (text for text, other in _HINTS.items() if held == [other(*asked) for asked in _ASKED])
             yield "; ".join([f"holds({happened}, {s}) is {is_held}, though {why}", *hints])
 
 

@@ -81,7 +81,7 @@ class Server(OfLosses):
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "deadlock":
             workers = range(1, run.case.n)
-            answers = {k: sum(one.rank == 0 and one.dst == k for one in run.sent) for k in workers}
+            answers = {k: sum(message.rank == 0 and message.dst == k for message in run.sent) for k in workers}
             if waiting := [str(k) for k in workers if answers[k] < max(answers.values())]:
                 yield f"; the server has not sent x to rank {', '.join(waiting)}, but to others"
             if not any(run.of_rank(k) for k in workers):
@@ -91,11 +91,11 @@ class Server(OfLosses):
         if run.results:
             yield from _explain_updates(run, 1)
         rank, dst, what = message.rank, message.dst, self.label(message, run.case)
-        alike = [one for one in run.of_rank(rank) if (one.dst, one.tag) == (dst, message.tag)]
+        alike = [sent for sent in run.of_rank(rank) if (sent.dst, sent.tag) == (dst, message.tag)]
         begin = f"N = {run.case.n}, step {1 + alike.index(message)}:"
         if rank and dst:
             yield f"{begin} rank {rank} sent {what} to rank {dst}, which never receives it: send it to rank 0 only"
-        received = sum(one.arrived is not None for one in alike)
+        received = sum(sent.arrived is not None for sent in alike)
         if not received and rank:
             yield f"{begin} rank 0 never received {what} of rank {rank}: receive from every rank of transport.peers"
         if not received:
@@ -130,7 +130,9 @@ def _has(run: Run, holds: Callable[[torch.Tensor, torch.Tensor], bool]) -> bool:
 def _sends_gradient(run: Run, k: int) -> bool:
     """Whether the first message of a worker is its gradient, to the server."""
     sent = run.of_rank(k)[:1]
-    return any(one.dst == 0 and is_close(one.vector, run.inputs[k]["x"] - run.inputs[k]["c"]) for one in sent)
+    return any(
+        message.dst == 0 and is_close(message.vector, run.inputs[k]["x"] - run.inputs[k]["c"]) for message in sent
+    )
 
 
 def _explain_updates(run: Run, s: int) -> Iterator[str]:
@@ -142,7 +144,7 @@ def _explain_updates(run: Run, s: int) -> Iterator[str]:
 
 def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
     """Return what gradient the server's update was made with, or that x was changed besides."""
-    if any(one.became is not None and is_close(one.vector, xs[s]) for one in run.of_rank(0)):
+    if any(message.became is not None and is_close(message.vector, xs[s]) for message in run.of_rank(0)):
         return "rank 0 sent the new x, and then changed it: only update changes x"
     n, (used,) = run.case.n, run.results[0][f"used{s}"]
     found = coefficients(used, [xs[s - 1] - inputs["c"] for inputs in run.inputs[1:]])
@@ -159,7 +161,7 @@ def _explain_server(run: Run, xs: list[torch.Tensor], s: int) -> str:
 def _explain_worker(run: Run, xs: list[torch.Tensor], s: int, rank: int) -> str:
     x, c = run.results[rank][f"x{s}"], run.inputs[rank]["c"]
     if is_close(x, xs[s - 1]):
-        if any(is_close(one.became, xs[s]) for one in run.of_rank(0)):
+        if any(is_close(message.became, xs[s]) for message in run.of_rank(0)):
             return "rank 0 sent x and then updated it: send x after the update"
         return f"rank {rank} holds the x from before the step; expected the server's new x: copy it into x"
     if coefficients(x - xs[s], [xs[s - 1] - c, xs[s] - c]):

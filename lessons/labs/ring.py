@@ -17,7 +17,7 @@ _CURE = "write the mean into `vector`, in place: vector.copy_(...)"
 
 
 class AllReduce(Lab):
-    """A lab whose ranks have a vector each, of which all are to get the mean."""
+    """A lab whose ranks have a vector each; all are to get the mean."""
 
     formulas: ClassVar[tuple[str, ...]] = FORMULAS
 
@@ -56,7 +56,7 @@ class Ring(AllReduce):
     }}  # fmt: skip
 
     def is_other(self, run: Run) -> str:
-        receivers = {rank: sorted({one.dst for one in run.of_rank(rank)}) for rank in range(run.case.n)}
+        receivers = {rank: sorted({message.dst for message in run.of_rank(rank)}) for rank in range(run.case.n)}
         return first(f"no ring, in which each rank sends to one neighbour: rank {rank} sends to {len(to)}; "
                      for rank, to in receivers.items() if len(to) > 1)  # fmt: skip
 
@@ -103,14 +103,14 @@ def _explain_result(run: Run, rank: int) -> Iterator[str]:
 
 
 def wrong_ranks(run: Run, times: float = 1) -> list[int]:
-    """Return the ranks that have ended with something else than the mean, or than so many times the mean."""
+    """Return the ranks that have ended with something else than `times` the mean."""
     mean = torch.stack([inputs["vector"].double() for inputs in run.inputs]).mean(0)
     expected = (times * mean).to(run.case.dtype)
     return [rank for rank, result in enumerate(run.results) if not is_close(result["vector"], expected)]
 
 
 def ends_with(run: Run, times: float) -> bool:
-    """Whether ranks have sent only to one neighbour, and have ended with so many times the mean."""
+    """Whether ranks have sent only to one neighbour, and have ended with `times` the mean."""
     return bool(run.results and run.sent) and not (wrong_ranks(run, times) or Ring().is_other(run))
 
 
@@ -180,10 +180,10 @@ def chunk_of(message: Sent, spans: Sequence[tuple[int, int]]) -> int | None:
 def added_to_what_is_sent(run: Run) -> Iterator[str]:
     """Yield which rank added what came in to the chunk that it was sending, instead of to its own."""
     spans = chunk_spans(run.case)
-    of_chunks = [(one, one.vector, chunk) for one in run.sent
-                 if one.vector is not None and (chunk := chunk_of(one, spans)) is not None]  # fmt: skip
-    for (message, sent, chunk), (one, came, right) in product(of_chunks, of_chunks):
-        came_in = one.dst == message.rank and one.arrived is not None and came.shape == sent.shape
+    of_chunks = [(message, message.vector, chunk) for message in run.sent
+                 if message.vector is not None and (chunk := chunk_of(message, spans)) is not None]  # fmt: skip
+    for (message, sent, chunk), (other, came, right) in product(of_chunks, of_chunks):
+        came_in = other.dst == message.rank and other.arrived is not None and came.shape == sent.shape
         if came_in and is_close(message.became, sent + came):
             yield (f"N = {run.case.n}, step {message.step}: rank {message.rank} added what came in (chunk {right}) to "
                    f"chunk {chunk}, which it is just sending; expected: to chunk {right}")  # fmt: skip

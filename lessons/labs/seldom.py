@@ -109,7 +109,7 @@ class Seldom(OfLosses):
             yield self.right_so_far(run.case.function)
 
     def costs(self, run: Run) -> dict[str, float]:
-        sent = [sum(one.nbytes for one in run.of_rank(0) if (one.tag == "model") == (name == OUTER))
+        sent = [sum(message.nbytes for message in run.of_rank(0) if (message.tag == "model") == (name == OUTER))
                 for name in self.functions]  # fmt: skip
         return {"bytes to the loss, outer_step": sent[0], "bytes to the loss, stream": sent[1],
                 "virtual seconds": run.seconds}  # fmt: skip
@@ -129,11 +129,11 @@ class _Sums(Rounds):
 
     def begin(self, vector: torch.Tensor, n: int, tag: str) -> None:
         """See Rounds. Raises Fault."""
-        one = self.fragments[tag]
-        if tag in self or (self.t - one.offset) % one.H:
-            self._fail("begin", one, "its last sum was never ended, and so not used" if tag in self else "not now")
-        if vector is one.x and one.tau:
-            self._fail("begin", one, "x takes local steps while it is summed: sum a copy, in fragment.sum")
+        fragment = self.fragments[tag]
+        if tag in self or (self.t - fragment.offset) % fragment.H:
+            self._fail("begin", fragment, "its last sum was never ended, and so not used" if tag in self else "not now")
+        if vector is fragment.x and fragment.tau:
+            self._fail("begin", fragment, "x takes local steps while it is summed: sum a copy, in fragment.sum")
         super().begin(vector, n, tag)
 
     def end(self, tag: str) -> int:
@@ -166,7 +166,7 @@ def _cut(vectors: Iterable[torch.Tensor], case: Case, name: str) -> list[Fragmen
 
 def _play(case: Case, inputs: Sequence[Vectors], name: str, steps: int, **wrong: Formula) -> torch.Tensor:
     """Return x and x0 of all ranks [steps, 2, P, N] after each step, by the right formulas but for one."""
-    c, x = (torch.stack([one[key] for one in inputs], -1) for key in ("c", "x"))
+    c, x = (torch.stack([inputs_of_rank[key] for inputs_of_rank in inputs], -1) for key in ("c", "x"))
     vectors = torch.stack([x, x, torch.zeros_like(x), x])  # x, x0, the momentum, x as it was sent
     fragments, states = _cut(vectors, case, name), []
     for t in range(1, steps + 1):
@@ -210,12 +210,12 @@ def _explain(run: Run, name: str) -> Iterator[str]:
         return
     yield from (line for line, _ in _like(run, name, got))
     fragments = _cut([torch.arange(run.case.length)] * 4, run.case, name)
-    for i, one, which, rank in product(range(len(got)), fragments, (1, 0), range(run.case.n)):
-        yours, expected = (states[i, which, one.x, rank] for states in (got, right))
+    for i, fragment, which, rank in product(range(len(got)), fragments, (1, 0), range(run.case.n)):
+        yours, expected = (states[i, which, fragment.x, rank] for states in (got, right))
         if not is_close(yours, expected):
-            since = (i + 1 - one.offset) % one.H
-            when = "now" if since == one.tau else f"after tau = {one.tau} steps"
+            since = (i + 1 - fragment.offset) % fragment.H
+            when = "now" if since == fragment.tau else f"after tau = {fragment.tau} steps"
             yield (
-                f"step {i + 1}: rank {rank} ends with {('x', 'x0')[which]}[0] = {yours[0]:.4g} in {one.tag}, whose "
-                f"turn was {counted(since, 'step')} ago; expected {expected[0]:.4g}, an outer step {when}"
+                f"step {i + 1}: rank {rank} ends with {('x', 'x0')[which]}[0] = {yours[0]:.4g} in {fragment.tag}, "
+                f"whose turn was {counted(since, 'step')} ago; expected {expected[0]:.4g}, an outer step {when}"
             )

@@ -69,7 +69,7 @@ class Sharding(OfLosses):
             states = [int(result["state"]) for result in run.results]
             most = max(states)
             yield f"the optimizer of rank {states.index(most)} keeps {most:,} numbers, more than its share"
-        if sum(one.span is not None and one.span[0] == 1 for one in run.of_rank(0)) > STEPS * (run.case.n - 1):
+        if sum(sent.span is not None and sent.span[0] == 1 for sent in run.of_rank(0)) > STEPS * (run.case.n - 1):
             yield "the mean gradient is sent on to others, who need only the new x"
 
     def label_vector(self, message: Sent, vector: torch.Tensor, case: Case) -> str:
@@ -84,10 +84,10 @@ class Sharding(OfLosses):
 
 
 class Optimizer:
-    """SGD with momentum on parts of one rank's x: what `update` stands for. A part has its state from its first step.
+    """SGD with momentum on parts of one rank's x, behind `update`. A part has its state from its first step.
 
     Of the step that was begun last: `given` [P] are the gradients, and `updated` [P] says where there were some;
-    `of_copies` counts the updates of what is no part of x.
+    `of_copies` counts the updates of vectors that are no part of x.
     """
 
     def __init__(self, x: torch.Tensor, g: torch.Tensor, rank: int) -> None:
@@ -149,7 +149,7 @@ def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
 
 
 def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the gradients that a rank's optimizer was given in a step."""
+    """Yield what is wrong with the gradients that a rank's optimizer got in a step."""
     n, result, x = run.case.n, run.results[rank], xs[s - 1]
     if int(result[f"of_copies{s}"]):
         yield "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"
@@ -184,9 +184,9 @@ def _wrong_parts(run: Run, s: int) -> Iterator[str]:
         yield f"no rank updated {missing} of x: the parts must cover all of it, also where N does not divide its length"
     several = updated.sum(0) > 1
     for common in _elements(several):
-        one, other = (several & updated).any(1).nonzero().flatten().tolist()[:2]
-        yield (f"ranks {one} and {other} both updated {common} of x, so both keep their state: a rank is to update its "
-               "own part only")  # fmt: skip
+        first, other = (several & updated).any(1).nonzero().flatten().tolist()[:2]
+        yield (f"ranks {first} and {other} both updated {common} of x, so both keep their state: a rank is to update "
+               "its own part only")  # fmt: skip
 
 
 def _elements(which: torch.Tensor) -> Iterator[str]:

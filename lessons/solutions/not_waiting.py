@@ -49,7 +49,7 @@ def largest_rate(curvature: float, tau: int) -> float:
     steps = 500 * (tau + 1)
     while large - small > 0.002 * large:
         rate = (small + large) / 2
-        x = [abs(one) for one in descend(rate, curvature, tau, steps)]
+        x = [abs(value) for value in descend(rate, curvature, tau, steps)]
         if max(x[steps // 2 :]) < max(x[: steps // 2]):  # both halves are many swings long
             small = rate
         else:

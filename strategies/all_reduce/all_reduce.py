@@ -8,7 +8,7 @@ another. A resumed run takes the same; --algorithm with what a run took repeats 
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -31,28 +31,35 @@ class FastestAllReduce(AllReduceSGD):
     """fastest, or an all-reduce by its name, such as ring or halving_doubling."""
 
     traits = Traits(carries=frozenset({DENSE}))
-    choice: ClassVar[Choice | None] = None  # of an instance that has begun
 
     def __post_init__(self) -> None:
-        """Until one is chosen, stand for the one that is named, or for the ring, which suits long vectors."""
-        known = all_reduces()
-        self.chosen = known.get(self.algorithm, known["ring"])()
+        """Before it has chosen, be what is named, or the ring, which suits long vectors."""
+        self.choice: Choice | None = None
+        self.chosen = all_reduces().get(self.algorithm, all_reduces()["ring"])()
 
     @override
     def check(self, run: RunSize) -> None:
         one_of(self, "algorithm", (FASTEST, *all_reduces()))
+
+    def cost(self, kind: str | None = None) -> Cost:
+        """Return that of the chosen one; before it has chosen, the time is not known."""
+        cost = self.chosen.cost()
+        return cost if self.choice or self.algorithm != FASTEST else Cost(cost.worker)
+
+    def memory(self, role: str) -> Footprint:
+        """Return the most that one of them holds: what comes has a vector of its own."""
+        return Footprint(other="P")
 
     def join(self, resumed: bool) -> None:
         """Choose, unless a checkpoint says what was chosen."""
         super().join(resumed)
         if not resumed:
             nbytes = sum(self.coding.codec.count()) if self.coding else self.replica.x.nbytes
-            self.adopt(choose(self.algorithm, self.transport, self.replica.g, nbytes))
+            self.be(choose(self.algorithm, self.transport, self.replica.g, nbytes))
 
-    def adopt(self, choice: Choice) -> None:
-        """Stand for the all-reduce that was chosen, in the records too."""
-        self.choice = choice  # type: ignore[misc]  # of the instance
-        self.chosen = all_reduces()[choice.taken](**choice.options)
+    def be(self, choice: Choice) -> None:
+        """Sum by the all-reduce that was chosen from here on; record its lines, and its bytes."""
+        self.choice, self.chosen = choice, all_reduces()[choice.taken](**choice.options)
         self.chosen.transport = self.transport
         self.transport.recorder.follow(sources(type(self)) | sources(type(self.chosen)))
         if self.coding:
@@ -60,19 +67,8 @@ class FastestAllReduce(AllReduceSGD):
             self.coding.dense = evaluate_cost(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)[1]
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:
-        """As the one that was chosen."""
+        """Sum as the chosen one does."""
         return self.chosen.all_reduce(vector, n)
-
-    # What is known of it: as of the one that was chosen
-
-    def cost(self, kind: str | None = None) -> Cost:
-        """Before one is chosen, in which time is not known."""
-        cost = self.chosen.cost()
-        return cost if self.choice or self.algorithm != FASTEST else Cost(cost.worker)
-
-    def memory(self, role: str) -> Footprint:
-        """Before one is chosen, the most."""
-        return self.chosen.memory(role) if self.choice else Footprint(other="P")
 
     def state_dict(self) -> dict[str, Any]:
         """See Strategy: with what was chosen."""
@@ -82,4 +78,4 @@ class FastestAllReduce(AllReduceSGD):
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.adopt(Choice(**state["choice"]))
+        self.be(Choice(**state["choice"]))

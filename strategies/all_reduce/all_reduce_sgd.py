@@ -11,7 +11,7 @@ from strategies.collectives import average
 
 @dataclass(kw_only=True)
 class AllReduceSGD(Strategy, ABC):
-    """What the strategies share that differ in how the gradients are summed.
+    """The base of strategies that differ only in how they sum the gradients.
 
     In float16 a sum n_k g_k must stay below 65504.
     """

@@ -1,8 +1,8 @@
-"""DeMo: each rank has a momentum of its own, of which only the largest coefficients of its cosine transform travel.
+"""DeMo: each rank has its own momentum; only the largest coefficients of the momentum's cosine transform travel.
 
     M_k <- beta M_k + g_k                           on each rank k
     q_k <- the top_k largest of each chunk of DCT(M_k)
-    M_k <- M_k - IDCT(q_k)                          what is sent leaves the momentum
+    M_k <- M_k - IDCT(q_k)                          the momentum loses what is sent
     send q_k to all
     x <- x - eta sign(IDCT(mean of q_k))            on all ranks, by sgd
 
@@ -10,8 +10,8 @@
 n_k, n_k being the samples of rank k. With all coefficients nothing is left in M_k: x <- x - eta sign(mean of g_k).
 
 In the authors' program M_k is a sum of eta g_k: with one eta the same, for a sign has no scale. There a matrix is cut
-into squares, here each tensor into runs of elements; there a coefficient's mean is over those who have sent it, here
-who has not counts as 0.
+into squares, here each tensor into runs of elements; there a coefficient's mean is over the ranks that sent it, here
+it counts as 0 on the others.
 
 --weight_decay is lambda in x <- x - eta (sign(...) + lambda x); --clip_norm bounds each g_k. All ranks have the same x.
 Nothing is on its way between two steps; a checkpoint has the M_k of each rank.

@@ -107,7 +107,7 @@ class DoubleTree(AllReduceSGD):
         """Both trees have N - 1 edges. Where two children send at a time, their messages share their parent's card.
 
         So a segment takes 2 P / (2 segments) up each edge but the root's only one, the others follow it, and all come
-        down likewise. Where cards pass messages in order, what is sent ahead delays what follows. Where N = 2^h that is
+        down likewise. Where cards pass messages in order, an early message delays the next. Where N = 2^h that is
         the time to 2 %, in order to 7 %. Odd N: up to 1/2 more, for rank 0 serves both trees.
         """
         h = "ceil(log2(N))"

@@ -4,15 +4,18 @@ A block's parameters are gathered before its forward pass and freed after it; ga
 and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, arXiv
 2304.11277.)
 
-To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
-the ring. The rest of the model is one more block, or two, whose passes are those of the model.
+    forward, each block b:                        gather x_b; compute; free x_b
+    backward, each block b from the model's end:  gather x_b; compute g_b; free x_b; reduce-scatter g_b
+    step:                                         x <- optimizer(x, g), for the chunks of this rank
 
-What autograd would keep of gathered parameters, it keeps as a place in the block. All ranks gather in one order: that
-of the model, and from the second step on that in which all have used the blocks in the pass before. A block that a pass
-skips is gathered too, in its turn. Ranks that use different blocks see it by the number beside the first chunks of the
-backward pass: then the order stays, and gradients are summed after the pass. With gradients accumulated in k pieces a
-rank sends (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes would save (N - 1)/N of it; here it is
-freed, so that all blocks are alike.
+To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
+the ring; with gradients accumulated in k pieces, (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes
+would save (N - 1)/N of it; here it is freed, so that all blocks are alike. The rest of the model is one more block, or
+two, whose passes are those of the model.
+
+All ranks gather in one order, though the passes of some may skip a block: `gradwire/sharding/common_order.py` finds it,
+and calls `gather`, `free` and `complete`. What autograd would keep of gathered parameters, it keeps as a place in the
+block: `gradwire/sharding/saved_places.py`.
 
 An activation checkpoint (torch.utils.checkpoint) needs use_reentrant=False; in virtual time it frees nothing.
 
@@ -29,15 +32,15 @@ from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
 from gradwire.sharding.blocks import Block, check_pieces
-from gradwire.sharding.passes import BlockObserver, bind, on_blocks, spend_forward, unbind
+from gradwire.sharding.common_order import CommonOrder
+from gradwire.sharding.passes import bind, on_blocks, unbind
 from gradwire.sharding.saved_places import SavedPlaces
-from gradwire.sharding.turns import Turns
 from strategies.all_reduce.hidden_communication import HiddenCommunication
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 
 
 @dataclass(kw_only=True)
-class FullySharded(ShardedGradients, BlockObserver):
+class FullySharded(ShardedGradients):
     """Each rank keeps 1/N of x, g and the optimizer's state; a block's parameters are gathered for its two passes.
 
     The meter "hidden_communication", with --prefetch: of the time from the start of a gathering to its end, the share
@@ -64,16 +67,15 @@ class FullySharded(ShardedGradients, BlockObserver):
         check_pieces(self.name, run)
 
     def setup(self) -> None:
-        """Allocate this rank's chunks of x; gather and free in the passes."""
+        """Allocate this rank's chunks of x; gather and free blocks in the passes of the model."""
         super().setup()
         self.is_whole = True  # the replica has all of x
-        self.turns = Turns(self.cut, self.rest)
-        self.is_common = True  # whether the chunks gathered last came with one pattern from all ranks
-        self.saved = SavedPlaces(self.cut, self.enter_backward, self.transport.recorder)
-        self.hidden = HiddenCommunication(self.transport)
         self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
         self.lent: list[Work] = []  # after which x may be changed
-        on_blocks(self.replica, self.cut, self)
+        self.hidden = HiddenCommunication(self.transport)
+        self.order = CommonOrder(self.cut, self.rest, self, self.transport.recorder)
+        self.saved = SavedPlaces(self.cut, self.order, self.transport.recorder)
+        on_blocks(self.replica, self.cut, self.saved)
 
     def optimize(self) -> None:
         """Give the optimizer this rank's chunks of x, in memory of their own."""
@@ -82,124 +84,63 @@ class FullySharded(ShardedGradients, BlockObserver):
         parts = [block.chunks[self.own] for block in self.cut]
         self.updater.optimize(self.x, parts=parts, packed=True, norm=self.norm)
 
-    # Gathering a block
-
-    def begin_to_gather(self, block: Block) -> None:
-        """Send this rank's chunk to all, beginning with the right neighbour."""
-        N, r = self.transport.world_size, self.transport.rank
-        self.begun[block] = self.transport.now()
-        chunk, pattern = self.x[block.place], self.turns.pattern
-        for i in range(1, N):
-            self.lent.append(self.transport.isend(chunk, (r + i) % N, f"gather {block.name}", n=pattern))
-
-    def gathered(self, block: Block) -> torch.Tensor:
-        """Return the block's parameters [n], when all chunks have come."""
-        transport = self.transport
-        if block not in self.begun:
-            self.begin_to_gather(block)
-        waits = transport.now()
-        with transport.recorder.holding("gathered parameters"):
-            vector = torch.empty(block.n, dtype=self.x.dtype, device=transport.device)
-        chunks = block.cut(vector)
-        chunks[self.own].copy_(self.x[block.place])
-        self.is_common = True
-        for k in transport.peers:
-            message = transport.recv(k, f"gather {block.name}")
-            self.is_common &= message.n == self.turns.pattern
-            message.copy_to(chunks[(k + 1) % transport.world_size])
-        self.hidden.count(self.begun.pop(block), waits)
-        return vector
+    # A block, whose passes are in the order of all ranks
 
     def gather(self, block: Block) -> None:
-        """Give the parameters of the block memory, with the elements of all ranks."""
+        """Before each of its passes: give the block its parameters."""
         if block.vector is None:
             self.bind(block, self.gathered(block))
-        if self.prefetch and self.turns.left and self.turns.left[0] not in self.begun:
-            self.begin_to_gather(self.turns.left[0])
 
-    def bind(self, block: Block, vector: torch.Tensor) -> None:
-        """Give the block its parameters [n]; the first of a backward pass brings the order of the others."""
-        block.vector = vector
-        bind(self.replica, block, vector)
-        if self.turns.is_open:
-            self.pending = self.turns.plan(block, self.is_common)
-
-    def unbind(self, block: Block) -> None:
-        """Forget the block's parameters."""
+    def free(self, block: Block) -> None:
+        """After each of its passes: forget the block's parameters."""
         block.vector = None
         unbind(self.replica, block)
 
-    # The forward pass
+    def complete(self, block: Block) -> None:
+        """After its backward pass: free the block, and reduce-scatter its gradients, unless the ranks differ."""
+        self.free(block)
+        if self.order.is_common:
+            super().complete(block)
+
+    def bind(self, block: Block, vector: torch.Tensor) -> None:
+        """Point the block's parameters at `vector` [n]."""
+        block.vector = vector
+        bind(self.replica, block, vector)
+
+    def begin_to_gather(self, block: Block) -> None:
+        """Send this rank's chunk to all, beginning with the right neighbour, unless it has been sent."""
+        if block in self.begun:
+            return
+        N, r = self.transport.world_size, self.transport.rank
+        self.begun[block] = self.transport.now()
+        for i in range(1, N):
+            chunk, tag = self.x[block.place], f"gather {block.name}"
+            self.lent.append(self.transport.isend(chunk, (r + i) % N, tag, n=self.order.pattern))
+
+    def gathered(self, block: Block) -> torch.Tensor:
+        """Return the block's parameters [n], when the chunks of all ranks have come."""
+        self.begin_to_gather(block)
+        with self.transport.recorder.holding("gathered parameters"):
+            vector = torch.empty(block.n, dtype=self.x.dtype, device=self.transport.device)
+        chunks = block.cut(vector)
+        chunks[self.own].copy_(self.x[block.place])
+        with self.hidden.waiting(self.begun.pop(block)):
+            for k in self.transport.peers:
+                message = self.transport.recv(k, f"gather {block.name}")
+                self.order.compare(message.n)
+                message.copy_to(chunks[(k + 1) % self.transport.world_size])
+        return vector
+
+    # A step
 
     def begin_step(self, n_samples: int) -> None:
         """See ShardedGradients; here the forward pass decides the order."""
         self.n = n_samples
 
-    def begin_forward(self) -> None:
-        """Prepare for a forward pass of the model."""
-        self.shard()
-        self.end_backward()
-        self.turns.begin_forward()
-        self.saved.start()
-
-    def enter(self, block: Block) -> None:
-        """Gather a block for its forward pass; in the backward pass, a checkpoint computes it once more."""
-        if not self.saved.is_on:
-            self.enter_backward(block)
-            return
-        with self.saved.paused():
-            for earlier in self.turns.before(block):
-                self.gather(earlier)  # which this rank does not use, or not yet
-            self.gather(block)
-        self.turns.note(block)
-
-    def leave(self, block: Block) -> None:
-        """Free a block after its forward pass."""
-        with self.saved.paused():
-            spend_forward(self.transport.recorder, block)
-        self.unbind(block)
-
-    def end_forward(self) -> None:
-        """Gather the blocks that are left; the backward pass goes the other way, but begins with the rest."""
-        self.saved.stop()
-        for block in self.turns.rest():
-            self.gather(block)
-        self.begin_pass(self.turns.end_forward())
-        for block in self.turns.skipped:
-            self.unbind(block)
-
-    def stop_saving(self) -> None:
-        """End a forward pass that has failed."""
-        self.saved.stop()
-
-    # The backward pass
-
-    def enter_backward(self, block: Block) -> None:
-        """Gather a block for its backward pass; reduce those before it that are not used: they get no gradient."""
-        for earlier in self.turns.before(block):
-            self.gather(earlier)
-            if earlier in self.turns.skipped:
-                earlier.missing.clear()
-                self.complete(earlier)
-        self.gather(block)
-
-    def complete(self, block: Block) -> None:
-        """Free the block; then see ShardedGradients, where all ranks reduce in the same order in the pass."""
-        self.unbind(block)
-        if self.turns.is_common and not self.turns.is_open:
-            super().complete(block)
-
-    def end_backward(self) -> None:
-        """Gather the blocks that are left, which other ranks may have used, and free all."""
-        for block in self.turns.rest():
-            self.gather(block)
-        for block in self.cut:
-            self.unbind(block)
-
     def step(self, n_samples: int) -> None:
         """x_chunk <- optimizer(x_chunk, g_chunk), for this rank's chunk of each block."""
         self.shard()
-        self.end_backward()
+        self.order.end_backward()
         self.reduce_rest(n_samples)
         for work in self.lent:
             work.wait()
@@ -214,7 +155,7 @@ class FullySharded(ShardedGradients, BlockObserver):
             self.is_whole = False
             for block in self.cut:
                 self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
-                self.unbind(block)
+                self.free(block)
             self.replica.free_x()
 
     def model(self) -> torch.Tensor:

@@ -23,7 +23,7 @@ from strategies.collectives import folded
 def halving_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    No barrier is needed: a partner sends a sum back after it has read what it was sent. Raises PeerLost, WaitTimeout.
+    No barrier is needed: a partner sends a sum back after it has read its message. Raises PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     return halve_and_double(vector, transport, n, [(r ^ 1 << k, r >> k & 1) for k in range(N.bit_length() - 1)])

@@ -1,5 +1,8 @@
 """The meter "hidden_communication": how much of the time of messages a rank computed meanwhile."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gradwire.core.transports.base import Transport
 
 
@@ -14,6 +17,13 @@ class HiddenCommunication:
         """Count what was begun then, waited for since `waits`, and has ended now."""
         self._on_the_way_s += self._transport.now() - begun
         self._hidden_s += max(0.0, waits - begun)
+
+    @contextmanager
+    def waiting(self, begun: float) -> Iterator[None]:
+        """Count what was begun then, and is waited for in the block."""
+        waits = self._transport.now()
+        yield
+        self.count(begun, waits)
 
     def end_epoch(self) -> None:
         """Set the meter, if there was anything, and begin anew."""

@@ -32,7 +32,7 @@ class Passage(NamedTuple):
 
 
 class AllGather:
-    """An all-gather in the making, of N chunks of `nbytes` bytes, of which rank r has chunk r."""
+    """An all-gather under construction, of N chunks of `nbytes` bytes; rank r begins with chunk r."""
 
     def __init__(self, graph: Graph, nbytes: float, random: Random) -> None:
         N = graph.ranks

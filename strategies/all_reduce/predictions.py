@@ -1,4 +1,4 @@
-"""What an all-reduce is expected to take in closed form, at one switch and on racks; and which are worth comparing."""
+"""The time of an all-reduce in closed form, at one switch and on racks; and which all-reduces are worth comparing."""
 
 from math import log2, sqrt
 from typing import TYPE_CHECKING, Any, cast
@@ -25,8 +25,8 @@ ON_RACKS = {
 """Seconds on R > 1 racks of k = 2^i > 2 ranks: a the latency, b and u the seconds a byte of a card and of an uplink.
 
 S: the vectors that Swing sends from a rack in the reduce-scatter.
-Of a ring and Swing the greater: the messages that wait for each other, of which half of a rack's go at a time from the
-third round of Swing on; or all that passes an uplink, without a pause.
+A ring and Swing take the longer of two times: that of the messages that wait for each other (from the third round of
+Swing on, half of a rack's at a time); and that of all messages through an uplink, without a pause.
 """
 
 
@@ -50,7 +50,7 @@ def candidates(N: int, nbytes: float, rates: Rates) -> dict[str, "AllReduceSGD"]
 
 
 def predict_all_reduce(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates) -> float | None:
-    """Return the seconds until the last rank has the sum of vectors of so many bytes; None: no form is known."""
+    """Return the seconds until the last rank has the sum of vectors of `nbytes` bytes; None: no form is known."""
     a, bandwidth, overhead = rates.latency, rates.bandwidth, rates.overhead
     if rates.racks == 1:
         return predict(strategy, N, round(nbytes), 0.0, bandwidth, a, sharing=rates.sharing, overhead=overhead)
@@ -66,7 +66,7 @@ def predict_all_reduce(strategy: "AllReduceSGD", N: int, nbytes: float, rates: R
 
 
 def predict_on_cores(strategy: "AllReduceSGD", N: int, nbytes: float, rates: Rates, cores: int) -> float:
-    """Return roughly the seconds at one switch, or those in which so many cores send and receive all messages."""
+    """Return roughly the seconds at one switch, or those that `cores` need to send and receive all messages."""
     messages, sent = evaluate_cost(strategy, strategy.cost().worker, N, round(nbytes))
     work = N * (2 * messages * rates.overhead + sent / rates.bandwidth) / cores
     return max(work, predict_all_reduce(strategy, N, nbytes, rates) or 0.0)

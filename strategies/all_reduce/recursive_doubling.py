@@ -20,7 +20,7 @@ from strategies.collectives import folded
 def recursive_doubling(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     """Replace `vector` [P] on every rank by the sum over all ranks, in place; return the sum of their `n`.
 
-    A second vector holds what comes while the partner still reads the first. Raises PeerLost, WaitTimeout.
+    A second vector receives messages while the partner still reads the first. Raises PeerLost, WaitTimeout.
     """
     distance = 1
     while distance < transport.world_size:
@@ -49,7 +49,7 @@ class RecursiveDoubling(AllReduceSGD):
         )
 
     def memory(self, role: str) -> Footprint:
-        """What comes has a vector of its own."""
+        """Received vectors have memory of their own."""
         return Footprint(other="P")
 
     def all_reduce(self, vector: torch.Tensor, n: int) -> int:

@@ -5,7 +5,7 @@ share-reduce (reduce-scatter) and share-only (all-gather). Then every rank takes
 Yuan, 2009; Gibiansky, 2017.)
 
 With a codec, codes that can be added take the gradient's place in the ring. Codes that cannot, as their sum would be as
-long as the vector, go to everyone, N - 1 of them from each rank; PowerSGD makes two all-reduces of what it codes.
+long as the vector, go to everyone, N - 1 of them from each rank; PowerSGD makes two all-reduces of its factors.
 """
 
 from dataclasses import dataclass

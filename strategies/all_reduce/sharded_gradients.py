@@ -60,7 +60,7 @@ class ShardedGradients(ShardedRing):
             self.g = self.transport.allocate(start, replica.x.dtype)  # of all its chunks, one after the other
         with self.transport.recorder.holding("buckets"):
             self.bucket = self.transport.allocate(max(block.n for block in self.cut), replica.x.dtype)
-        self.sent: list[Work] = []  # of which the bucket is not to be changed
+        self.sent: list[Work] = []  # until they are done, the bucket must not change
         self.square = self.transport.allocate(1, replica.x.dtype)
         self.n: int | None = None  # samples of this rank in the step, once they are known
         self.rest = [block for block in self.cut if block.module is replica.model]

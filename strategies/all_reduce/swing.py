@@ -31,7 +31,7 @@ def swing(vector: torch.Tensor, transport: Transport, n: int = 0) -> int:
     def reached(rank: int, k: int) -> list[int]:
         return [rank] if k == L else reached(rank, k + 1) + reached(partner(rank, k), k + 1)
 
-    chunk = reached(0, 0).index(r)  # so that what is sent in a round lies in one piece
+    chunk = reached(0, 0).index(r)  # so that the elements sent in a round are contiguous
     return halve_and_double(vector, transport, n, [(partner(r, k), chunk >> (L - 1 - k) & 1) for k in range(L)])
 
 

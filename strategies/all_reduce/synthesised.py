@@ -2,7 +2,7 @@
 
 See arXiv 2304.05301. An all-gather is made by matching: see `matching.py`. Reduce-scatter is the all-gather of the
 network with its links turned round, backwards in time: what fans out there comes together here. Of many of each, which
-differ in what was drawn at random, the fastest is taken.
+differ in their random draws, the fastest is taken.
 
 Any N. Every rank gets N - 1 chunks in each half.
 """
@@ -21,7 +21,7 @@ from gradwire.networks.graph import Graph, complete
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.all_reduce.matching import AllGather, Passage
 
-_EFFORT = 1 << 14  # the tries, of which the fastest is taken, times N^2
+_EFFORT = 1 << 14  # the number of tries, times N^2; the fastest is taken
 
 
 class Schedule(NamedTuple):
@@ -33,7 +33,7 @@ class Schedule(NamedTuple):
 
 @cache
 def synthesise(graph: Graph, nbytes: float, seed: int = 0) -> Schedule:
-    """Return an all-reduce of chunks of so many bytes, after which rank r has summed chunk r."""
+    """Return an all-reduce of chunks of `nbytes` bytes, in which rank r sums chunk r."""
     turned, forth = (_fastest_all_gather(network, nbytes, seed) for network in (graph.turned(), graph))
     end = _seconds(turned)
     back = [Passage(end - each.end, end - each.start, each.dst, each.src, each.chunk) for each in turned]
@@ -75,9 +75,9 @@ def run_schedule(vector: torch.Tensor, transport: Transport, n: int, schedule: S
 
 
 def _of_rank(passages: Sequence[Passage], rank: int, N: int) -> Iterator[tuple[bool, int, int]]:
-    """Yield what a rank does: whether it sends, to or from whom, which chunk.
+    """Yield the messages of a rank: whether it sends, its peer, the chunk.
 
-    At one time it receives first, and the right neighbour is the first to be sent to, as all at once wait at a card.
+    At equal times it receives first, and sends to its right neighbour first, as all wait at one card.
     """
     sends = [(p.start, True, (p.dst - rank) % N, p.dst, p.chunk) for p in passages if p.src == rank]
     receives = [(p.end, False, (rank - p.src) % N, p.src, p.chunk) for p in passages if p.dst == rank]
@@ -89,7 +89,7 @@ class Synthesised(AllReduceSGD):
     """An all-reduce that is made for --network, by matching idle links and chunks; by default all ranks are linked."""
 
     traits = replace(AllReduceSGD.traits, ranks=(1, 128))  # of more: minutes
-    plans_for_network: ClassVar[bool] = True  # what it does depends on --network
+    plans_for_network: ClassVar[bool] = True  # its messages depend on --network
 
     def cost(self, kind: str | None = None) -> Cost:
         """Every rank gets N - 1 chunks of the gradient, then N - 1 of sums: where all are linked, at a time."""

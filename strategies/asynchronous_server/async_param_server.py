@@ -31,7 +31,7 @@ from gradwire.core.transports.base import Message
 class AsyncParamServer(Served):
     """The server applies each gradient when it comes and replies at once: no worker waits, and gradients may be stale.
 
-    A clock never falls, for the bound counts what a worker has sent in all its lives. One that was started again begins
+    A clock never falls, for the bound counts a worker's messages in all its lives. One that was started again begins
     with its own clock, or with that of the slowest of the living if this is greater, and like all others it gets x when
     the bound allows its clock: at once, unless it died ahead of them. If all are dead, it begins with the greatest
     clock of all. None waits for the dead. At the start of an epoch all workers have the same x; a worker that is more

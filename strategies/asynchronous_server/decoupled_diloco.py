@@ -61,7 +61,7 @@ class DecoupledDiLoCo(Served):
     outer_momentum: float = option(0.9, below=1.0)
     """Momentum of the outer optimizer."""
 
-    # What is sent is no gradient: no codecs.
+    # It sends no gradients: no codecs.
     traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)
 
     def cost(self, kind: str | None = None) -> Cost:
@@ -180,7 +180,7 @@ class DecoupledDiLoCo(Served):
     # Both
 
     def finish(self) -> None:
-        """Learner: send what is unsent of each fragment; take what is to come. All: end the epoch with X."""
+        """Learner: send the rest of each fragment; take the X_p still due. All: end the epoch with X."""
         if self.is_server:
             self.gathered.end_epoch()
         else:
@@ -192,7 +192,7 @@ class DecoupledDiLoCo(Served):
             self.gathered.begin(k)
 
     def send_rest(self) -> None:
-        """Learner: send what is unsent of each fragment; take each X_p that is to come, and that the epoch is over."""
+        """Learner: send the rest of each fragment; take each X_p still due, and the end of the epoch."""
         while self.turns.is_unsent:
             self.push("rest")
         self.transport.isend(None, SERVER, "goodbye")

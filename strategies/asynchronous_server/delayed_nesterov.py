@@ -1,4 +1,4 @@
-"""Delayed Nesterov: a server adds what is pushed, and applies its momentum once in M pushes (a part of `downpour`).
+"""Delayed Nesterov: a server adds each push, and applies its momentum once in M pushes (a part of `downpour`).
 
     every push d:     x <- x + eta d / M
     the last of M:    m <- beta m + mean of the M pushes;  x <- x + eta beta m
@@ -17,7 +17,7 @@ class DelayedNesterov:
         self._eta, self._beta, self._M = eta, beta, M
 
     def add(self, x: torch.Tensor, d: torch.Tensor) -> None:
-        """Add a push d [n] to x [n]. Meanwhile m has beta m and what was added of the M pushes."""
+        """Add a push d [n] to x [n]. Meanwhile m has beta m and the sum of the pushes so far."""
         x.add_(d, alpha=self._eta / self._M)
         if self.pushes % self._M == 0:
             self.m.mul_(self._beta)

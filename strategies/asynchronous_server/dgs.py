@@ -41,7 +41,7 @@ from gradwire.core.strategy.workers import SERVER
 class DGS(Served):
     """An asynchronous server; both ways only the largest elements travel, momentum being kept by the workers (DGS).
 
-    The model is the server's x. Each worker's x_k lacks what was not sent yet, also from one epoch to the next.
+    The model is the server's x. Each worker's x_k lacks the elements not sent yet, also from one epoch to the next.
     """
 
     density: float = 0.01
@@ -102,7 +102,7 @@ class DGS(Served):
     def step(self, n_samples: int) -> None:
         """Send s = top_R(u), u being m u + eta g; x_k <- x_k + G."""
         g, x = self.replica.collect(), self.replica.x
-        self.updater.scale(g, n_samples)  # g <- eta (g + lambda x_k)
+        self.scale(g, n_samples)
         s = self.codes.encode(self.velocity, g)  # u <- m u + g; s <- top_R(u); u <- u / m where not sent
         push = self.transport.isend(s, SERVER, "push", n=n_samples)
         with self.transport.recv(SERVER, "difference") as reply:
@@ -115,6 +115,16 @@ class DGS(Served):
         push.wait()
         self.replica.zero_grad()
         self.steps += 1
+
+    def scale(self, g: torch.Tensor, n_samples: int) -> None:
+        """g <- eta (g + lambda x_k). With `--clip_norm`, g is bounded first."""
+        options, bound = self.updater.optimizer.param_groups[0], self.updater.clip_norm
+        if bound:
+            g.mul_(torch.clamp(bound / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
+        rate = options["lr"]
+        if self.updater.schedule:
+            rate *= self.updater.schedule(self.updater.processed + n_samples / 2)
+        g.add_(self.replica.x, alpha=options["weight_decay"]).mul_(rate)
 
     # Server
 
@@ -145,7 +155,7 @@ class DGS(Served):
         return self.codes.encode(end, x) if self.downlink else end.send_whole(x)
 
     def known_models(self) -> Mapping[int, torch.Tensor]:
-        """Return w_k of each worker k: x_k is what it was sent."""
+        """Return w_k of each worker k, which equals its x_k."""
         return {k: end.w for k, end in self.differences.items()} if self.is_server and self.downlink else {}
 
     # The model: the server's x, which a worker gets when an epoch ends

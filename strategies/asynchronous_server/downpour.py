@@ -2,7 +2,7 @@
 
 Each worker runs the optimizer on its own x_k and adds up its movement d_k (-eta g for plain SGD). Every `n_push` steps
 it pushes d_k, and the server adds: x <- x + d_k. Every `n_fetch` steps it fetches the server's x; a fetch does not
-clear what is not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
+clear a movement not pushed yet. (Dean et al., 2012, Large scale distributed deep networks, algorithm 7.1.)
 
 With n_push = n_fetch = H this is asynchronous local SGD (Liu et al., 2024, arXiv 2401.09135): a push is an outer
 gradient -d_k, and the server may have momentum: see `delayed_nesterov.py`.

@@ -6,8 +6,8 @@ What is evaluated is x~; the workers' x_k stay apart. (Zhang, Choromanska, LeCun
 with --momentum and --optimizer_options nesterov=True it is EAMSGD, algorithm 2.)
 
 Two things differ from the paper. There a worker computes its gradient before an exchange and applies it after it; here
-an exchange is between two whole steps, and the first is after `tau` of them. There beta = W alpha is given, 0.9 for W
-workers, which is the default here too; but what is given is alpha. Between a fetch and its push others may push: with
+an exchange is between two whole steps, and the first is after `tau` of them. There the option is beta = W alpha, 0.9
+for W workers; here it is alpha, with the same default. Between a fetch and its push others may push: with
 W alpha > 1, workers that exchange at the same time carry x~ beyond their mean, and much more than 1 diverges.
 
 How the server adds and answers, and how an epoch ends: `push_fetch.py`.
@@ -55,7 +55,7 @@ class ElasticAveraging(PushFetch):
         return self.tau
 
     def weight(self, workers: int) -> Weight | str:
-        """Not known: x~ and x_k share what they hold anew in each exchange."""
+        """Not known: each exchange mixes x~ and x_k anew."""
         return "what a gradient adds to the centre depends on all exchanges that follow"
 
     def setup(self) -> None:

@@ -30,12 +30,12 @@ class InconsistentReads(AsyncParamServer):
         return Cost(worker=Traffic("1", "G"), server=Traffic("2 (N - 1)", "(N - 1) P"))
 
     def check(self, run: RunSize) -> None:
-        """Ranks must share memory; what they read there, no order of messages decides."""
+        """Ranks must share memory; no order of messages decides what they read there."""
         super().check(run)
         run.check_shared_memory(self.name)
 
     def setup(self) -> None:
-        """Share x, the counts of updates, and what each worker has read, between all ranks."""
+        """Share x, the counts of updates, and the versions that workers read, between all ranks."""
         super().setup()
         transport, everybody = self.transport, range(self.transport.world_size)
         self.x = transport.shared_vector("x", self.replica.x.numel(), self.replica.x.dtype, everybody)

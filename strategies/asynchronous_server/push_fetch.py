@@ -1,4 +1,4 @@
-"""Workers with parameters of their own, who push what the server is to add to its x, and fetch x, at their own pace.
+"""Workers with parameters of their own: each pushes vectors that the server adds to its x, and fetches x, at its pace.
 
 An epoch ends when the server has added what was computed on as many samples as the training set has: then it answers no
 fetch until every worker fetches; all push what they have left, and get the same x.
@@ -17,13 +17,13 @@ from gradwire.core.transports.base import Message
 
 @dataclass(kw_only=True)
 class PushFetch(Served, ABC):
-    """The server's side, and the worker's requests. What is pushed, and what becomes of x, the algorithm says.
+    """The server's side, and the worker's requests. The algorithm defines the pushes, and their effect on x.
 
     The staleness of a push: how many versions others have made between the worker's last fetch and the moment when
     its push is added. Its own pushes do not count, for x_k holds what they carry: a worker alone is never stale.
     """
 
-    traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)  # what is pushed is no gradient: no codecs
+    traits = Traits(asynchronous=True, ranks=(2, None), deaths=RETURNING)  # pushes are no gradients: no codecs
 
     def memory(self, role: str) -> Footprint:
         """Two vectors of x's length; a server has no gradient, and a copy of x on its way to each worker."""
@@ -35,14 +35,14 @@ class PushFetch(Served, ABC):
 
     @abstractmethod
     def push(self, tag: str = "push") -> None:
-        """Send what the server is to add, with `send`; for the last time in an epoch with another tag."""
+        """Send the movement for the server to add, with `send`; the last of an epoch has another tag."""
 
     @abstractmethod
     def take(self, parameters: Message) -> None:
         """Take over the server's x, and release the message."""
 
     def send(self, movement: torch.Tensor, n_samples: int, tag: str) -> None:
-        """The server's x <- x + movement [n], which was computed on so many samples since the last. Blocks."""
+        """The server's x <- x + movement [n]; `n_samples`: those computed on since the last push. Blocks."""
         self.transport.isend(movement, SERVER, tag, n=n_samples).wait()
 
     def fetch(self) -> None:
@@ -56,7 +56,7 @@ class PushFetch(Served, ABC):
     # Server
 
     def serve(self) -> None:
-        """Add what is pushed and send x to who fetches, until the epoch has its samples and all workers fetch."""
+        """Add pushes and answer fetches with x, until the epoch has its samples and all workers fetch."""
         for message in self.workers.messages("fetch", "push", until=self.updater.until):
             if message.tag == "push":
                 self.add(message)
@@ -67,7 +67,7 @@ class PushFetch(Served, ABC):
         self.reply()
 
     def add(self, push: Message) -> None:
-        """x <- x + what was pushed."""
+        """x <- x + the pushed movement."""
         if push.n:
             with self.transport.recorder.phase("update"):
                 self.move(push.vector)
@@ -88,7 +88,7 @@ class PushFetch(Served, ABC):
     # Both
 
     def finish(self) -> None:
-        """Push what is left, and take x."""
+        """Push the remaining movement, and take x."""
         self.say_goodbye()
         if self.is_server:
             for push in self.workers.gather("rest"):

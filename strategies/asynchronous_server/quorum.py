@@ -1,4 +1,4 @@
-"""What the workers of a server send of several parts in turn, each of which is merged when enough have sent it."""
+"""The pushes of workers that send several parts in turn; the server merges a part when enough workers have sent it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gradwire.core.transports.base import Message, Transport
 
 PUSH = "push"  # which is replied to
 OVER = "over"  # to workers that wait for nothing: the epoch has its samples
-_AT_ONCE = 1e-6  # seconds: what has come is taken first, also after the grace time
+_AT_ONCE = 1e-6  # seconds: messages that have come are taken first, also after the grace time
 
 
 class Sent(NamedTuple):
@@ -36,10 +36,10 @@ class _Gathered:
 
 
 class Quorum:
-    """Calls `merge(part, what was sent of it by worker)` when `quorum` workers have sent a part, or all that may.
+    """Calls `merge(part, pushes by worker)` when `quorum` workers have sent a part, or all that may.
 
     None: all. It does so earlier, `grace` seconds after the first has come, and where a worker sends a part again.
-    Then it counts what was merged, and calls `reply(part, worker)` for each push. It is for the messages that `workers`
+    Then it counts the merged pushes; calls `reply(part, worker)` for each. It is for the messages that `workers`
     yields, and waits for none; a replay merges the same.
     """
 
@@ -66,7 +66,7 @@ class Quorum:
         self._known[k] = _Worker([(0, self._workers.steps[k])] * self._parts)
 
     def add(self, push: Message) -> None:
-        """Take what a worker has sent of the part whose turn it is; `workers.steps` are those that it has taken."""
+        """Take a worker's push of the part whose turn it is; `workers.steps` are those that it has taken."""
         k, worker = push.src, self._known[push.src]
         part, worker.turns, worker.samples = worker.turns % self._parts, worker.turns + 1, worker.samples + push.n
         then, now = worker.sent_at[part], (worker.samples, self._workers.steps[k])
@@ -79,7 +79,7 @@ class Quorum:
         self.tell()
 
     def do_without_the_dead(self) -> None:
-        """Drop what the dead have sent, and merge what is enough now that some have left."""
+        """Drop the pushes of dead workers, and merge the parts that now have a quorum."""
         for part, gathered in list(self._gathered.items()):
             for k in gathered.sent.keys() - self._workers.alive:
                 self._workers.drop(gathered.sent.pop(k).message)

@@ -1,4 +1,4 @@
-"""What a learner has sent of the fragments of x, which take turns, and what is to come back of them."""
+"""A learner's fragments of x, which take turns: those that it has sent, and those that it waits for."""
 
 
 class Turns:
@@ -9,7 +9,7 @@ class Turns:
         self.begin(0)
 
     def begin(self, steps: int) -> None:
-        """Nothing has been sent yet; the learner has taken so many steps."""
+        """Start with nothing sent, after `steps` steps of the learner."""
         self.p = 0  # the fragment whose turn it is
         self.steps = steps
         self.steps_since = self.samples_since = 0  # the last was sent

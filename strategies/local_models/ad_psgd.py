@@ -61,7 +61,7 @@ class ADPSGD(Drifting):
             raise UsageError(f"--replay: with {self.name} ranks take messages in an order of their own; leave it out")
 
     def weight(self, workers: int) -> Weight | str:
-        """No exchange changes the sum of all x_k, of which the model is the mean."""
+        """No exchange changes the sum of all x_k, and the model is their mean."""
         return Weight(1, 1 / workers)
 
     def setup(self) -> None:

@@ -17,7 +17,7 @@ All three periods 1 are not Adam with the mean gradient. After each step all ran
 
 which are Adam's if all g_k are the same.
 
-Nothing is on its way between two steps. Periods go on from one epoch to the next. What is evaluated and saved is the
+Nothing is on its way between two steps. Periods go on from one epoch to the next. The run evaluates and saves the
 mean of the x_k, at any time; a checkpoint has the x_k, u_k and v_k of each rank.
 """
 

@@ -1,4 +1,4 @@
-"""Ranks that train models of their own, which are averaged now and then: what these strategies share."""
+"""The base of strategies whose ranks train models of their own, which are averaged now and then."""
 
 from abc import ABC
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from strategies.collectives import average
 
 @dataclass(kw_only=True)
 class Drifting(Strategy, ABC):
-    """Replicas that drift apart. What is evaluated is their mean, at any time.
+    """Replicas that drift apart. The run evaluates their mean, at any time.
 
     Their distance is measured with it: sqrt(mean over k of |x_k - mean|^2) / |mean|, the meter "replica_distance".
     """
@@ -39,7 +39,7 @@ class Drifting(Strategy, ABC):
     def model(self) -> torch.Tensor:
         """Return the mean of all x_k [n].
 
-        It measures how far they are from it.
+        It measures their distance from it.
         """
         self.mean.copy_(self.replica.x)
         self.average(self.mean, "parameters")

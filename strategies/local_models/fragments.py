@@ -1,4 +1,4 @@
-"""Ranks whose models are averaged in fragments, which take turns: what these strategies share.
+"""The base of strategies whose ranks average their models in fragments, which take turns.
 
 The blocks of the model are cut into P fragments, p = 0 .. P - 1. At step t fragment p takes its turn, and is sent, if
 (t - o_p) mod H = 0, with o_p = floor(p H / P). With `--strided` p is the blocks p, p + P, p + 2 P ..., and each of them
@@ -6,7 +6,7 @@ is sent, and used, by itself: most of it lies far from the end of the model whos
 needed first.
 
 A fragment is updated and sent in the backward pass, when its gradients are complete; with `--clip_norm`, and with
-optimizers that cannot update a part of x, after it. What came is used before its first block's next forward pass.
+optimizers that cannot update a part of x, after it. A received sum is used before its first block's next forward pass.
 """
 
 from abc import ABC, abstractmethod
@@ -22,11 +22,14 @@ from gradwire.sharding.passes import BlockObserver, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 from strategies.local_models.fragment import BackwardPass, Fragment
+from strategies.local_models.part_updater import PartUpdater
 
 
 @dataclass(kw_only=True)
 class Fragmented(Drifting, BlockObserver, ABC):
     """Replicas that are averaged in fragments, round a ring, while they train on."""
+
+    updater_type = PartUpdater
 
     fragments: int = option(2, least=1)
     """P: parts into which the blocks of the model are cut, by their number; at most as many as there are blocks."""
@@ -40,7 +43,7 @@ class Fragmented(Drifting, BlockObserver, ABC):
 
     @abstractmethod
     def fill(self, fragment: Fragment, n: int) -> None:
-        """Put into the sum what this rank sends of a fragment that is updated, of n samples."""
+        """Put this rank's part of an updated fragment, of n samples, into the sum."""
 
     @abstractmethod
     def use(self, fragment: Fragment) -> None:
@@ -60,7 +63,9 @@ class Fragmented(Drifting, BlockObserver, ABC):
         self.keep("sums", self.sums, counted=False)
         self.blocks = sorted(cut(self.replica, self.block_modules), key=lambda block: block.part.start)
         self.cut = self.cut_blocks()
-        if self.updater.has_parts:
+        assert isinstance(self.updater, PartUpdater)
+        self.part_updater = self.updater
+        if self.part_updater.has_parts:
             self.updater.optimize(x, parts=[fragment.part for fragment in self.cut])
         self.of_tensor = {i: fragment for fragment in self.cut for i in fragment.tensors}
         self.backward = BackwardPass(self.of_tensor, self.replica.layout.names)
@@ -69,7 +74,7 @@ class Fragmented(Drifting, BlockObserver, ABC):
         on_blocks(self.replica, self.blocks, self)
 
     def cut_blocks(self) -> list[Fragment]:
-        """Return P fragments of neighbouring blocks; if strided, one of each block, of which every P-th takes turns."""
+        """Return P fragments of neighbouring blocks; if strided, one fragment per block; every P-th takes its turn."""
         P, H, B = min(self.fragments, len(self.blocks)), self.local_steps, len(self.blocks)
         found = []
         for i in range(n := B if self.strided else P):
@@ -139,8 +144,8 @@ class Fragmented(Drifting, BlockObserver, ABC):
         """In the backward pass: update and send the fragment, if this is its last gradient and it has its turn."""
         self.rounds.advance()
         fragment, t = self.backward.complete(i), self.updater.version + 1
-        if fragment and self.n and self.has_turn(fragment, t) and self.updater.has_parts:
-            self.updater.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
+        if fragment and self.n and self.has_turn(fragment, t) and self.part_updater.has_parts:
+            self.part_updater.step_part(fragment.part, self.replica.g, self.n * self.transport.world_size)
             self.end_step(fragment, t, self.n)
             self.backward.updated.add(fragment)
 
@@ -159,11 +164,11 @@ class Fragmented(Drifting, BlockObserver, ABC):
         return super().model()
 
     def finish(self) -> None:
-        """Wait for what is on its way; average the buffers over the ranks; each keeps its x_k."""
+        """Wait for the sums under way; average the buffers over the ranks; each keeps its x_k."""
         self.use_all(wait=True)
         super().finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank; all ranks call it, which wait for what is on its way."""
+        """Return the state of this rank, after the sums under way; all ranks call it."""
         self.use_all(wait=True)
         return super().state_dict()

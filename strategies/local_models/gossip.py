@@ -49,7 +49,7 @@ class Gossip(Drifting):
         return Weight(workers, by_samples=False)
 
     def setup(self) -> None:
-        """Make a vector for what is averaged."""
+        """Make the vector that receives the mean."""
         super().setup()
         self.mixed = torch.empty_like(self.replica.x)
 
@@ -61,7 +61,7 @@ class Gossip(Drifting):
         self.replica.zero_grad()
 
     def mix(self, t: int) -> None:
-        """x_k <- the mean of x_k and of what the neighbours of step t have."""
+        """x_k <- the mean of x_k and of the x of the neighbours of step t."""
         x, transport = self.replica.x, self.transport
         sources, destinations = neighbours(self.topology, transport.rank, transport.world_size, t)
         sent = [transport.isend(x, k, "x") for k in destinations]
@@ -75,7 +75,7 @@ class Gossip(Drifting):
 
 
 def neighbours(topology: str, k: int, N: int, t: int) -> tuple[list[int], list[int]]:
-    """Return whose x rank k receives at step t, and to whom it sends its own."""
+    """Return the ranks from which rank k receives x at step t, and those to which it sends its own."""
     if N == 1:
         return [], []
     if topology == RING:

@@ -11,7 +11,7 @@
 
 The last two end a round by an outer step: see `outer_step.py`.
 
-Rounds go on from one epoch to the next. At any time what is evaluated and saved is the mean of the x_k, so the last,
+Rounds go on from one epoch to the next. At any time the run evaluates and saves the mean of the x_k, so the last,
 shorter round of a run is averaged too. The states of the inner optimizers, such as momentum, stay where they are.
 """
 
@@ -109,7 +109,7 @@ class LocalSGD(Drifting):
             self.n_taken.zero_()
 
     def end_round(self) -> None:
-        """x_k <- sum of n_k x_k / sum of n_k, or what the outer step makes of it."""
+        """x_k <- sum of n_k x_k / sum of n_k, or the outer step's result with it."""
         x, mean, n_k = self.replica.x, self.mean, int(self.n_taken)
         if self.outer and self.coding:
             x.copy_(self.outer.by_codes(x, n_k, self.coding, self.all_reduce, mean))

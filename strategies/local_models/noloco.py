@@ -82,7 +82,7 @@ class NoLoCo(Drifting):
             self.end_round(self.partner(self.updater.version // self.local_steps))
 
     def end_round(self, j: int | None) -> None:
-        """Exchange x and x0 with rank j, or with nobody; x0_m <- x0_m + d_m; x_m <- x0_m."""
+        """Exchange x and x0 with rank j, if any; x0_m <- x0_m + d_m; x_m <- x0_m."""
         x, x0, d, transport = self.replica.x, self.x0, self.d, self.transport
         sent = [] if j is None else [transport.isend(x, j, "x"), transport.isend(x0, j, "x0")]
         received = [] if j is None else [transport.recv(j, "x"), transport.recv(j, "x0")]

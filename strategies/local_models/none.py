@@ -23,7 +23,7 @@ class NoCommunication(Strategy):
         return Cost(worker=NOTHING, path=NOTHING)
 
     def memory(self, role: str) -> Footprint:
-        """What is shown has a vector of its own."""
+        """The mean that is shown has a vector of its own."""
         return Footprint(other="P")
 
     def weight(self, workers: int) -> Weight | str:

@@ -17,8 +17,8 @@ for.
 
 With `eager` a rank takes its own difference at once: another algorithm, in `eager.py`.
 
-What is evaluated is the mean of the x_k. The end of an epoch and a checkpoint wait for what is on its way, and keep it:
-it is used in its turn. What has no turn before the run ends is not used.
+The run evaluates the mean of the x_k. The end of an epoch and a checkpoint wait for the sums under way and keep them:
+each is used in its turn. A sum whose turn comes after the end of the run is not used.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class StreamingDiLoCo(Fragmented):
         return Cost(worker=Traffic(f"2 (N - 1) {rings} / local_steps", "2 (N - 1) P / N / local_steps"))
 
     def memory(self, role: str) -> Footprint:
-        """The mean, x0 and its momentum, and the sums; if eager, what this rank has sent."""
+        """The mean, x0 and its momentum, and the sums; if eager, the vectors this rank has sent."""
         state = "S" if self.outer_momentum == 0 else "S + P"
         return Footprint(optimizer_state=state, other="4 P" if self.eager else "3 P")
 

@@ -1,4 +1,4 @@
-"""Ranks in clusters that have an x each: who is in which, and how far their x are from each other."""
+"""Ranks in clusters that have an x each: the cluster of each rank, and the distance between the x."""
 
 from collections.abc import Sequence
 

@@ -52,7 +52,7 @@ class Hogwild(Strategy):
         run.check_shared_memory(self.name)
 
     def weight(self, workers: int) -> Weight | str:
-        """Each rank adds what it has computed."""
+        """Each rank adds its own update."""
         return Weight(1)
 
     def setup(self) -> None:

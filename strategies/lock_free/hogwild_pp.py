@@ -35,7 +35,7 @@ def exchange(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Exchange between x_i and x_{i+1}, which others may write meanwhile, and set u_i; all [n], in place.
 
-    Return what was added to x_i and to x_{i+1}.
+    Return the changes of x_i and of x_{i+1}.
     """
     x_i, n = x.clone(), next_x.clone()
     d = x_i - u
@@ -149,7 +149,7 @@ class HogwildPP(Hogwild):
         super().join(resumed)
 
     def measure(self, all_lived: bool) -> None:
-        """On rank 0, while no rank writes: also the mean of all x, and how far they are from it."""
+        """On rank 0, while no rank writes: also the mean of all x, and their distance from it."""
         super().measure(all_lived)
         self.mean.copy_(self.average_x())
         self.transport.recorder.meters["replica_distance"] = distance_between(self.xs, self.mean)
@@ -167,5 +167,5 @@ class HogwildPP(Hogwild):
         return self.mean
 
     def state_dict(self) -> dict[str, Any]:
-        """What is shown of a checkpoint, x, is the mean."""
+        """Return the state of this rank; its x, which evaluation reads, is the mean."""
         return super().state_dict() | {"x": self.average_x()}

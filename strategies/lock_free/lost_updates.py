@@ -1,4 +1,4 @@
-"""Lost updates, of an x that several ranks write without a lock: what they have written, less how far x has moved.
+"""Lost updates, of an x that several ranks write without a lock: the written updates, less the movement of x.
 
 Every rank sums the increments d that it writes in an epoch in float64, and
 
@@ -15,7 +15,7 @@ from gradwire.core.transports.base import Transport
 
 
 class LostUpdates:
-    """What a rank writes into `x` [n]. Measuring takes time: an update is computed apart, and then added to x.
+    """The updates that a rank writes into `x` [n]. Measuring takes time: an update is computed apart, then added.
 
     `written` [n + 1] is the sum of its increments and, at the end, the sum of their absolute values. `start` [n] is on
     rank 0 the x with which the epoch began.
@@ -40,7 +40,7 @@ class LostUpdates:
         self.note(increment)
 
     def note(self, increment: torch.Tensor) -> None:
-        """Sum what this rank has written: each element, and their absolute values."""
+        """Sum this rank's updates: each element, and their absolute values."""
         self.written[:-1].add_(increment)
         self.written[-1].add_(increment.abs().sum(dtype=torch.float64))
 

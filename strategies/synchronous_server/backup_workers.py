@@ -31,7 +31,7 @@ class BackupWorkers(Served):
     traits = replace(Served.traits, ranks=(3, None), deaths=SURVIVED)
 
     def cost(self, kind: str | None = None) -> Cost:
-        """As with one server that waits for all. Who is late, and what that saves, depends on how they share cards.
+        """As with one server that waits for all. Which worker is late, and the time that saves, depends on the cards.
 
         In order, one gradient passes while the server sends, however many are dropped. With a codec, x for the late
         may take longer on its way than the step: then nothing is predicted.
@@ -92,9 +92,9 @@ class BackupWorkers(Served):
             self.close_step()
 
     def close_step(self) -> None:
-        """With W - b gradients: x <- optimizer(x, their mean). Send x to all who are not waiting for the step."""
+        """With W - b gradients: x <- optimizer(x, their mean). Send x to the workers that do not wait for the step."""
         W = len(self.transport.peers)
-        there_may_be = len(self.workers.present | self.on_time.keys())  # also what a worker sent before it died
+        there_may_be = len(self.workers.present | self.on_time.keys())  # also gradients of workers that died since
         if self.on_time and len(self.on_time) >= min(W - self.n_backup, there_may_be):
             # The gradients that come later were computed for this step too.
             self.apply([self.on_time[k] for k in sorted(self.on_time)], processed=W / len(self.on_time))

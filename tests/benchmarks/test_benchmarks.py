@@ -103,7 +103,7 @@ def run(name: str, *arguments: str) -> None:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("case", [pytest.param(one, marks=one.marks, id=one.line) for one in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=case.marks, id=case.line) for case in CASES])
 def test_a_small_run(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name, *options = case.line.split()
     run(name, *options, "--out", str(tmp_path / "figures.json"))

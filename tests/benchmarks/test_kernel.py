@@ -28,7 +28,7 @@ from tests.runs import ROOT
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft"), reason="needs root, ip, tc and nft")
 pytestmark = pytest.mark.xdist_group("namespaces")  # a machine has one set of them
 PHASES = {"forward": 1e-3, "backward": 2e-3, "update": 1e-4}
-CLOCK = Clock({f"mlp {one.name}": PHASES for one in (RingAllReduce, ParamServer, AsyncParamServer)})
+CLOCK = Clock({f"mlp {strategy.name}": PHASES for strategy in (RingAllReduce, ParamServer, AsyncParamServer)})
 SEEN = Point(ParamServer(), "mlp", *CALIBRATED), Point(RingAllReduce(), "mlp", *CALIBRATED)
 
 

@@ -23,12 +23,12 @@ DGS = SimpleNamespace(OUT=draw_dgs.TABLE, compare=draw_dgs.measure)
 BANDWIDTHS = [case for case, _ in bandwidths.cells()]
 Chooses = Callable[[dict[str, Any]], bool]
 TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Chooses]] = {  # and what is made again
-    "winners": (winners, winners.POINTS, lambda one: one["ranks"] in (3, 8, 12) and one["bytes"] in (2**9, 2**17)),
-    "bandwidths": (bandwidths, BANDWIDTHS, lambda one: one == BANDWIDTHS[0]),
-    "goodput": (goodput, goodput.POINTS, lambda one: tuple(one.values()) == (REPAIRS[-1], 4)),
-    "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda one: one == async_local_sgd.POINTS[-12]),
-    "codec_defaults": (codec_defaults, codec_defaults.CASES, lambda one: one == codec_defaults.CASES[0]),
-    "dgs_speedup": (DGS, draw_dgs.CASES, lambda one: one["workers"] == 1 and one["bandwidth"] == "1gbit"),
+    "winners": (winners, winners.POINTS, lambda row: row["ranks"] in (3, 8, 12) and row["bytes"] in (2**9, 2**17)),
+    "bandwidths": (bandwidths, BANDWIDTHS, lambda row: row == BANDWIDTHS[0]),
+    "goodput": (goodput, goodput.POINTS, lambda row: tuple(row.values()) == (REPAIRS[-1], 4)),
+    "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda row: row == async_local_sgd.POINTS[-12]),
+    "codec_defaults": (codec_defaults, codec_defaults.CASES, lambda row: row == codec_defaults.CASES[0]),
+    "dgs_speedup": (DGS, draw_dgs.CASES, lambda row: row["workers"] == 1 and row["bandwidth"] == "1gbit"),
 }
 KEPT = {name: pd.read_csv(module.OUT, keep_default_na=False, na_values=[""]) for name, (module, *_) in TABLES.items()}
 
@@ -229,6 +229,6 @@ def test_at_one_rate_momentum_makes_asynchronous_worse_and_its_delay_repairs_tha
     ],
 )  # fmt: skip
 def test_every_codec_learns(strategy: str, seed: int) -> None:
-    of = [one for one in codec_defaults.CASES if one["question"] == "defaults" and one["seed"] == seed]
-    found = {one["codec"]: codec_defaults.compare(**one)["accuracy_20"] for one in of if one["strategy"] == strategy}
+    of = [row for row in codec_defaults.CASES if row["question"] == "defaults" and row["seed"] == seed]
+    found = {row["codec"]: codec_defaults.compare(**row)["accuracy_20"] for row in of if row["strategy"] == strategy}
     assert {codec: value for codec, value in found.items() if not value >= found["none"] - 0.03} == {}

@@ -30,7 +30,7 @@ def test_a_killed_run_ends_its_evaluator_and_goes_on_to_the_same_end(tmp_path: P
     beside = start("evaluate.py", "--checkpoint_dir", str(folder), "--output", str(tmp_path / "beside.csv"),
                    *TRUSTED)  # fmt: skip
     assert wait_until(lambda: bool(scores(folder / "evaluation.csv") and scores(tmp_path / "beside.csv")), LIMIT)
-    (attached,) = (one for one in psutil.Process(training.pid).children() if "--attached" in one.cmdline())
+    (attached,) = (process for process in psutil.Process(training.pid).children() if "--attached" in process.cmdline())
     training.kill()
     assert wait_until(lambda: not attached.is_running() or attached.status() == psutil.STATUS_ZOMBIE, LIMIT)
     said, errors = beside.communicate(timeout=LIMIT)
@@ -82,9 +82,9 @@ def test_an_evaluator_that_hangs_or_fails_is_told_and_does_not_harm_the_run(
     (path := tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(evaluator, "_COMMAND", [sys.executable, str(path)])
     monkeypatch.setattr(evaluator, "_LONGEST_START_S", 1.0)
-    with Evaluator(tmp_path, 1.0, {}) as one:
-        one.start()
-        one.finish(quiet=True)
+    with Evaluator(tmp_path, 1.0, {}) as scoring:
+        scoring.start()
+        scoring.finish(quiet=True)
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"warning: the evaluator {told}; the run itself is written, and")

@@ -110,7 +110,7 @@ def test_a_step_that_is_written_again_is_never_lost(
         pass
     assert folder_of.listed(tmp_path) == [path]
     assert files.load_rank(path, 0)["strategy"][0] in (1.0, 2.0)
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".training", path.name]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".training", path.name]
 
 
 def of_another_model(path: Path) -> None:

@@ -38,7 +38,7 @@ N = 3
 def cluster() -> Iterator[Any]:
     """A client of the tests' cluster, looked at before and after: no rank may leave anything in a worker."""
     client = dask_client()
-    assert wait_until(lambda: not any(one["data"] or one["tasks"] for one in client.run(of_worker).values()))
+    assert wait_until(lambda: not any(state["data"] or state["tasks"] for state in client.run(of_worker).values()))
     before = client.run(of_worker)
     yield client
     assert wait_until(lambda: client.run(of_worker) == before), (before, client.run(of_worker))
@@ -142,7 +142,7 @@ def test_the_store_listens_on_the_address_that_it_is_told() -> None:
     listening = [
         connection.laddr for connection in psutil.Process().net_connections() if connection.status == psutil.CONN_LISTEN
     ]
-    assert [one.ip for one in listening if one.port == store.port] == ["127.0.0.1"]
+    assert [address.ip for address in listening if address.port == store.port] == ["127.0.0.1"]
 
 
 class SchedulerElsewhere(pickle.Unpickler):

@@ -114,11 +114,11 @@ def test_a_code_of_a_wrong_length_is_refused_in_one_line(instance: Codec, scope:
 def test_from_a_saved_state_it_continues_bit_for_bit(instance: Codec, scope: str) -> None:
     """And it leaves the random numbers of the program alone."""
     random = torch.get_rng_state()
-    one, other = started(instance, MIXED, scope=scope, seed=5), started(instance, MIXED, scope=scope, seed=5)
+    codec, other = started(instance, MIXED, scope=scope, seed=5), started(instance, MIXED, scope=scope, seed=5)
     for step in range(3):
-        one.encode(normal(MIXED, step))
-    state = one.state_dict()
-    expected = [one.encode(normal(MIXED, step)).data.clone() for step in range(3, 6)]
+        codec.encode(normal(MIXED, step))
+    state = codec.state_dict()
+    expected = [codec.encode(normal(MIXED, step)).data.clone() for step in range(3, 6)]
     assert torch.equal(torch.get_rng_state(), random)
     torch.rand(3)
     other.load_state_dict(state)

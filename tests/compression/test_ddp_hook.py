@@ -224,7 +224,7 @@ def in_two_ranks(transport: Transport) -> tuple[str, str]:
     pairs = CodecState(TopK(), [("a", nn.Parameter(torch.ones(2)))], seed=1)
     assert [codec.layout for codec in pairs.codecs.values()] == [Layout(("a",), ((2,),))]
     states = [CodecState(compression.QSGD(), Model(), seed=seed) for seed in (0, 1)]
-    seeds = {codec.setting.seed for one in states for codec in one.codecs.values()}
+    seeds = {codec.setting.seed for state in states for codec in state.codecs.values()}
     assert len(seeds) == 2 * len(names), "each parameter has random numbers of its own"
     unknown = DistributedDataParallel(Model())
     unknown.register_comm_hook(other, codec_hook)

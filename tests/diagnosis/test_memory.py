@@ -112,7 +112,7 @@ def counted(transport: Transport) -> dict[str, Any]:
         memory.begin_training()
         with transport.recorder.holding("gradients"):
             vector = transport.allocate(100 + r)
-        works = [transport.isend(one, (r + 1) % N, "x") for one in (vector, torch.ones(10))]
+        works = [transport.isend(vector, (r + 1) % N, "x") for vector in (vector, torch.ones(10))]
         messages = [transport.recv((r - 1) % N, "x") for _ in works]
         held = memory.live["messages"]
         for message in messages:
@@ -132,6 +132,6 @@ def test_ranks_that_share_a_process_are_counted_apart_and_a_copy_is_the_receiver
 def test_processes_count_the_messages_that_they_have_memory_for(transport: str) -> None:
     copied = 0 if transport == "shared_memory" else FLOAT * 100
     found = run(transport, counted, 2)
-    for r, one in enumerate(found):
+    for r, counts in enumerate(found):
         held = 40 + (copied and FLOAT * (100 + (r - 1) % 2))
-        assert one == {"held": held, "after": 0, "gradients": FLOAT * (100 + r)}
+        assert counts == {"held": held, "after": 0, "gradients": FLOAT * (100 + r)}

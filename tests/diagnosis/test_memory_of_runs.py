@@ -45,31 +45,31 @@ def test_parameters_gradients_and_state_are_their_closed_forms(
 ) -> None:
     for strategy, servers, share in ((RingAllReduce(), 0, 1), (ShardedRing(), 0, 3), (ParamServer(), 1, 1)):
         found = memory_of(tmp_path / strategy.name, strategy, optimizer=optimizer)
-        for rank, one in found.items():
-            most = one["most"]
+        for rank, recorded in found.items():
+            most = recorded["most"]
             assert most["parameters"] == P
             updates, trains = not servers or int(rank) == 0, not servers or int(rank) > 0
             assert most["gradients"] == P + trains * LARGEST, "no more than one gradient is held twice"
             chunks = torch.empty(P // 4, device="meta").tensor_split(share)
             own = chunks[(int(rank) + 1) % share].nbytes
             assert most.get("optimizer state", 0) == (vectors * own + numbers if updates else 0), (strategy, rank)
-            assert sum(one["at_peak"].values()) == one["peak"]
+            assert sum(recorded["at_peak"].values()) == recorded["peak"]
 
 
-@pytest.mark.parametrize("strategy", [ShardedGradients(), FullySharded()], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [ShardedGradients(), FullySharded()], ids=lambda strategy: strategy.name)
 def test_what_is_sharded_is_a_chunk_of_each_block_and_one_whole_block_at_a_time(
     tmp_path: Path, strategy: Strategy
 ) -> None:
     found, block = memory_of(tmp_path, strategy, optimizer="adamw"), 4 * (2 * 64 + 64)  # bytes of the larger one
-    for rank, one in found.items():
+    for rank, recorded in found.items():
         chunks = [torch.empty(n, device="meta").tensor_split(3) for n in (2 * 64 + 64, 64 * 2 + 2)]
         own = sum(of[(int(rank) + 1) % 3].nbytes for of in chunks)
         whole = not isinstance(strategy, FullySharded)  # of x
-        assert one["at_peak"]["parameters"] == (P if whole else own)
-        assert one["most"].get("gathered parameters", 0) == (0 if whole else block)
-        assert one["most"]["gradients"] == own + block
-        assert one["most"]["buckets"] == block
-        assert one["most"]["optimizer state"] == 2 * own + 4 * (2 if whole else 1)
+        assert recorded["at_peak"]["parameters"] == (P if whole else own)
+        assert recorded["most"].get("gathered parameters", 0) == (0 if whole else block)
+        assert recorded["most"]["gradients"] == own + block
+        assert recorded["most"]["buckets"] == block
+        assert recorded["most"]["optimizer state"] == 2 * own + 4 * (2 if whole else 1)
     epochs = 0 if whole else MODEL["epochs"]  # at whose ends x is gathered for the evaluation
     assert metadata(tmp_path)["evaluate_bytes"] // ((3 - 1) * P) == epochs
 
@@ -78,7 +78,7 @@ def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Pa
     found, path = memory_of(tmp_path, FullySharded(), optimizer="adamw"), tmp_path / "run"
     changes = load_changes(f"{path}{SUFFIX}")
     heights = changes.groupby("rank")["bytes"].apply(lambda of: of.cumsum().max())
-    assert heights.to_dict() == {int(rank): one["peak"] for rank, one in found.items()}
+    assert heights.to_dict() == {int(rank): recorded["peak"] for rank, recorded in found.items()}
     last = changes.groupby(["rank", "kind"])["bytes"].sum()
     assert (last >= 0).all(), "no more goes than came"
     assert "peak MB" in compare(find_runs([f"{path}.json"]), 100)
@@ -88,7 +88,7 @@ def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Pa
     assert base64.b64decode(image).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("strategy", [FullySharded(), ParamServer()], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [FullySharded(), ParamServer()], ids=lambda strategy: strategy.name)
 def test_processes_and_virtual_time_have_the_same_numbers(tmp_path: Path, strategy: Strategy) -> None:
     codec: dict[str, Any] = {} if isinstance(strategy, ShardedRing) else {"codec": Float16()}
     real, found = (
@@ -104,11 +104,11 @@ def test_processes_and_virtual_time_have_the_same_numbers(tmp_path: Path, strate
 
 
 def test_fsdp2_is_counted_by_what_each_rank_has_of_its_tensors(tmp_path: Path) -> None:
-    for one in memory_of(tmp_path, BuiltinFullySharded(), virtual=False, n_gpus=2, optimizer="adamw").values():
-        assert one["at_peak"]["parameters"] == one["most"]["gradients"] == P // 2
-        assert one["most"]["optimizer state"] == 2 * P // 2 + 4 * 4, "and the steps of its tensors"
-        assert one["most"]["gathered parameters"] == 4 * (2 * 64 + 64), "the larger block"
-        assert "temporaries" not in one["at_peak"], "a DTensor that wraps a part has no memory of its own"
+    for recorded in memory_of(tmp_path, BuiltinFullySharded(), virtual=False, n_gpus=2, optimizer="adamw").values():
+        assert recorded["at_peak"]["parameters"] == recorded["most"]["gradients"] == P // 2
+        assert recorded["most"]["optimizer state"] == 2 * P // 2 + 4 * 4, "and the steps of its tensors"
+        assert recorded["most"]["gathered parameters"] == 4 * (2 * 64 + 64), "the larger block"
+        assert "temporaries" not in recorded["at_peak"], "a DTensor that wraps a part has no memory of its own"
 
 
 def test_the_temporaries_of_an_update_are_much_shorter_than_x() -> None:

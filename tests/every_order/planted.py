@@ -48,7 +48,7 @@ def by_brute_force(once: Callable[[Pick], R]) -> Iterator[R]:
                 if (state := order_of([*run.happened[:place], option])) not in seen:
                     seen.add(state)
                     if other != decision.picked:
-                        waiting.append((*(one.picked for one in run.taken[:place]), other))
+                        waiting.append((*(decision.picked for decision in run.taken[:place]), other))
 
 
 def has_all_orders(once: Callable[..., Scheduler]) -> bool:

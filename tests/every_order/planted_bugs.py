@@ -43,7 +43,7 @@ def bug(strategy: str, method: str, says: str, n_gpus: int, steps: int, own: boo
             "name": base.name, "__module__": __name__,
         })  # fmt: skip
         made: Any = dataclass(kw_only=True)(wrong)
-        cases = [Case(one(**options), n_gpus, steps, own_steps=own) for one in (made, base)]
+        cases = [Case(kind(**options), n_gpus, steps, own_steps=own) for kind in (made, base)]
         BUGS[says] = cases[0], cases[1], deaths
         return function
 
@@ -209,8 +209,8 @@ def met(case: Case, deaths: int) -> int:
     """Return in how many of RANDOM_RUNS runs with random delays, and with a random death, something does not hold."""
     draw, reports = random.Random(0), [Report(case) for _ in range(RANDOM_RUNS)]
     for seed, report in enumerate(reports):
-        one = replace(case, dies=(draw.randint(1, len(case.roles) - 1), draw.randint(1, 8))) if deaths else case
-        report.take(run_once(one, with_delays(seed), reduced=False), chosen(one))
+        variant = replace(case, dies=(draw.randint(1, len(case.roles) - 1), draw.randint(1, 8))) if deaths else case
+        report.take(run_once(variant, with_delays(seed), reduced=False), chosen(variant))
     models = {bits for report in reports for bits in report.results}
     several = len(models) > 1 and not case.strategy.traits.asynchronous
     return sum(report.counterexample is not None or several for report in reports)

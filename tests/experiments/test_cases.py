@@ -25,18 +25,18 @@ COMMON = {"data_dir": "data", "model": "mlp", "dataset": "digits", "train_size":
 
 def _options_of(setup: Setup) -> Options:
     wanted = asdict(setup) | {"model": cases.MODELS[setup.model], "seed": 0}
-    runs = [one for one in RUNS.values() if wanted.items() <= one.recorded().items()]
-    (run,) = (one for one in runs if not str(one.run_name).startswith(TIMELINE))
+    runs = [run for run in RUNS.values() if wanted.items() <= run.recorded().items()]
+    (run,) = (run for run in runs if not str(run.run_name).startswith(TIMELINE))
     return run
 
 
 def test_both_sides_of_a_comparison_have_the_same_seeds_workers_batches_and_all_else() -> None:
     seeds: dict[str, list[int]] = {}
-    for name, one in RUNS.items():
-        assert (one.lr, one.momentum, one.optimizer, one.dataset) == (0.02, 0.9, "sgd", "fashion_mnist")
-        assert one.strategy.name in (*BUILTIN, *STRATEGIES)
+    for name, run in RUNS.items():
+        assert (run.lr, run.momentum, run.optimizer, run.dataset) == (0.02, 0.9, "sgd", "fashion_mnist")
+        assert run.strategy.name in (*BUILTIN, *STRATEGIES)
         if not name.startswith(TIMELINE):
-            seeds.setdefault(name.rpartition("-s")[0], []).append(one.seed)
+            seeds.setdefault(name.rpartition("-s")[0], []).append(run.seed)
     assert all(found == list(SEEDS) for found in seeds.values())
     quick = {final.run_name for name in COMPARED for final in Comparison(name, quick=True).finals(None)}
     assert not set(RUNS) & quick, "a quick run is never taken for a long one"
@@ -57,19 +57,19 @@ def test_all_servers_share_one_grid_and_all_else() -> None:
     grid, finals = Family(FAMILY).grid()[:-1], Family(FAMILY).finals(dict.fromkeys(FAMILY_SERVERS, 0.1))
     own = ("strategy", "lr", "seed", "slow", "events", "epochs", "train_size", "run_name", "codec")
     shared = [field.name for field in fields(Options) if field.name not in own]
-    assert len({str([getattr(one, name) for name in shared]) for one in (*grid, *finals)}) == 1
-    assert {one.strategy.count_workers(one.n_gpus or 0) for one in (*grid, *finals)} == {3}
-    assert {one.seed for one in grid}.isdisjoint(SEEDS)
+    assert len({str([getattr(run, name) for name in shared]) for run in (*grid, *finals)}) == 1
+    assert {run.strategy.count_workers(run.n_gpus or 0) for run in (*grid, *finals)} == {3}
+    assert {run.seed for run in grid}.isdisjoint(SEEDS)
     for server, strategy in FAMILY_SERVERS.items():
-        mine = [one for one in grid if f"-{server}-" in str(one.run_name)]
-        assert [one.lr for one in mine] == list(GRID)
-        assert len({(one.epochs, one.train_size) for one in mine}) == 1
+        mine = [run for run in grid if f"-{server}-" in str(run.run_name)]
+        assert [run.lr for run in mine] == list(GRID)
+        assert len({(run.epochs, run.train_size) for run in mine}) == 1
         for part, slow in cases.SLOW.items():
             compared = [final for final in finals if str(final.run_name).startswith(f"{part}-{server}-")]
             if part in cases.OF_ALL or server in cases.SYNCHRONOUS:
-                assert [one.seed for one in compared] == list(SEEDS)
-            assert {(one.slow, one.lr, one.strategy == strategy) for one in compared} <= {(slow, 0.1, True)}
-    names = [str(one.run_name) for one in (*grid, *finals, *Family(FAMILY, quick=True).grid())]
+                assert [run.seed for run in compared] == list(SEEDS)
+            assert {(run.slow, run.lr, run.strategy == strategy) for run in compared} <= {(slow, 0.1, True)}
+    names = [str(run.run_name) for run in (*grid, *finals, *Family(FAMILY, quick=True).grid())]
     assert len(names) == len(set(names))
     assert all(name.startswith(TUNING) for name in names[: len(grid)])
 
@@ -167,11 +167,11 @@ def test_what_takes_the_servers_steps_has_its_rate() -> None:
 def test_all_that_talk_seldom_send_all_of_x_as_often_and_are_what_their_papers_say() -> None:
     made = {case.name: SIMULATED[SELDOM].options(case, COMMON).recorded() for case in SIMULATED[SELDOM].grid()}
     assert set(made) == set(OF_SELDOM)
-    other = {name: one["optimizer"] for name, one in made.items() if one["optimizer"] != "adamw"}
+    other = {name: given["optimizer"] for name, given in made.items() if given["optimizer"] != "adamw"}
     assert other == {"DeMo": "sgd", "MuLoCo": "muon"}
-    coded = {name: (one["codec"], one["error_decay"]) for name, one in made.items() if one["codec"] != "none"}
+    coded = {name: (given["codec"], given["error_decay"]) for name, given in made.items() if given["codec"] != "none"}
     assert coded == {"SparseLoCo": ("topk", 0.95)}
-    for name, one in made.items():
-        parts = one["fragments"] if name == "decoupled DiLoCo" else 1  # of which it sends one at a time
-        assert name in ("ring", "DeMo") or one["local_steps"] * parts == ROUND
-        assert one.get("outer_momentum") in (None, 0.5)
+    for name, given in made.items():
+        parts = given["fragments"] if name == "decoupled DiLoCo" else 1  # it sends one at a time
+        assert name in ("ring", "DeMo") or given["local_steps"] * parts == ROUND
+        assert given.get("outer_momentum") in (None, 0.5)

@@ -56,10 +56,10 @@ of_family = cache(partial(measured.family, KEPT))
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_committed_results_are_those_of_the_declared_runs(experiment: str) -> None:
-    one = EXPERIMENTS[experiment]
-    assert one.missing(KEPT) == []
-    kept = one.open(KEPT)
-    grid, finals = one.grid(), one.finals(one.tuned(kept))
+    declared = EXPERIMENTS[experiment]
+    assert declared.missing(KEPT) == []
+    kept = declared.open(KEPT)
+    grid, finals = declared.grid(), declared.finals(declared.tuned(kept))
     if isinstance(kept, Runs):
         assert set(kept.runs) == {str(run.run_name) for run in (*grid, *finals)}
         assert not any(str(entry["git_commit"]).endswith("-dirty") for entry in kept.runs.values())
@@ -71,7 +71,7 @@ def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> No
     runs = compared().runs
     runs = runs[(runs["model"] == "cnn") & (runs["train_size"] == 0) & (runs["global_batch_size"] == cases.BATCH)]
     communicating = runs[runs["strategy"] != "none"]
-    assert set(communicating["strategy"]) == {one.strategy.name for one in DECLARED.values()} - {"none"}
+    assert set(communicating["strategy"]) == {run.strategy.name for run in DECLARED.values()} - {"none"}
     assert (communicating["accuracy"] > 0.88).all()
     assert measured.seconds_to(compared(), 0.999, cases.STRONG[0]).isna().tolist() == [True] * len(cases.SEEDS)
 
@@ -122,7 +122,7 @@ def test_what_does_not_ask_who_comes_first_learns_the_same_text_at_every_bandwid
     kept = measured.simulated(name, KEPT)
     found = kept.of("final", seed=1).groupby("name")[BITS].nunique()
     assert set(found.index) == set(strategies)
-    assert name == SELDOM or all(n == 1 for one, n in found.items() if not depends_on_time(str(one)))
+    assert name == SELDOM or all(n == 1 for of, n in found.items() if not depends_on_time(str(of)))
     networks = networks_of(kept)
     full, slow = (at(kept, gbit).set_index(["name", "seed"]).sort_index() for gbit in (networks[0], networks[-1]))
     assert list(full.index) == list(slow.index)
@@ -200,7 +200,7 @@ def test_results_that_are_not_there_are_asked_for(tmp_path: Path, capsys: pytest
 def _texts(node: nbformat.NotebookNode) -> list[str]:
     """Return what each cell has printed or said, pictures left out."""
     outputs = ([*cell.outputs] for cell in node.cells if cell.cell_type == "code")
-    return ["".join(one.get("text", one.get("data", {}).get("text/markdown", "")) for one in of) for of in outputs]
+    return ["".join(cell.get("text", cell.get("data", {}).get("text/markdown", "")) for cell in of) for of in outputs]
 
 
 @pytest.mark.parametrize("notebook", report.NOTEBOOKS, ids=lambda path: path.stem)

@@ -68,7 +68,7 @@ def test_what_is_there_is_not_made_again_not_for_another_experiment_either(tmp_p
     (tmp_path / run.WORK).mkdir()
     (tmp_path / run.WORK / f"{DECLARED[0].run_name}.csv").touch()  # what a killed command left
     run.main(settings(tmp_path))
-    assert tried == [one.run_name for one in DECLARED]
+    assert tried == [run.run_name for run in DECLARED]
     assert not list(tmp_path.glob(".*"))
     kept = Kept(tmp_path, "scaling")
     kept.runs.pop(str(DECLARED[3].run_name))
@@ -90,7 +90,7 @@ def test_what_is_there_is_not_made_again_not_for_another_experiment_either(tmp_p
 def test_a_failed_run_is_reported_and_the_others_are_made(
     tmp_path: Path, tried: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [str(one.run_name) for one in DECLARED]
+    names = [str(run.run_name) for run in DECLARED]
 
     def fail(options: Options) -> None:
         if options.run_name == names[1]:
@@ -117,7 +117,7 @@ def test_a_rate_of_the_grid_that_diverges_is_a_result_and_any_other_failure_is_n
     with pytest.raises(RunFailed):
         run.main(settings(tmp_path, FAMILY))
     grid = Family(FAMILY, quick=True).grid()
-    diverged = {str(one.run_name) for one in grid if one.lr == 0.2}
+    diverged = {str(case.run_name) for case in grid if case.lr == 0.2}
     assert set(Kept(tmp_path, FAMILY).runs) == diverged
     assert counts(capsys.readouterr().out) == [len(diverged) + 1, 0, len(grid) - len(diverged)]
 
@@ -203,13 +203,13 @@ def test_runs_in_virtual_time_continue_where_they_were_interrupted(
 
 @pytest.mark.parametrize(("name", "decodings"), [("topk", 2), ("DGS", 1)])  # on a ring the other rank's too
 def test_coding_takes_its_time_and_changes_no_bit(name: str, decodings: int) -> None:
-    one = samples.SIMULATED[CODED if name == "topk" else METHODS]
-    common = {"data_dir": "data", **one.sizes[True]}
+    experiment = samples.SIMULATED[CODED if name == "topk" else METHODS]
+    common = {"data_dir": "data", **experiment.sizes[True]}
     step = {"forward": 0.001, "backward": 0.002}
     timed = {"step": step, name: {"encode": 0.003, "decode": 0.001}}
-    (row,) = one.rows(Case("final", name, 2, 0.01, 1), common, timed).to_dict("records")
+    (row,) = experiment.rows(Case("final", name, 2, 0.01, 1), common, timed).to_dict("records")
     assert row["coded"] / row["steps"] == pytest.approx(0.003 + 0.001 * decodings, rel=0.15)
-    (free,) = one.rows(Case("final", name, 2, 0.01, 1, gbit=0.1), common, {"step": step}).to_dict("records")
+    (free,) = experiment.rows(Case("final", name, 2, 0.01, 1, gbit=0.1), common, {"step": step}).to_dict("records")
     assert free["coded"] == 0
     if name == "topk":
         assert free["accuracy"] == row["accuracy"], "a synchronous run learns the same at every bandwidth"
@@ -217,8 +217,8 @@ def test_coding_takes_its_time_and_changes_no_bit(name: str, decodings: int) -> 
 
 
 def test_a_run_that_diverges_has_no_accuracy() -> None:
-    one = samples.SIMULATED[WHOLE]
-    rows = one.rows(Case("grid", "ring", 2, 1e30, 1), {"data_dir": "data", **one.sizes[True]}, {})
+    experiment = samples.SIMULATED[WHOLE]
+    rows = experiment.rows(Case("grid", "ring", 2, 1e30, 1), {"data_dir": "data", **experiment.sizes[True]}, {})
     assert "accuracy" not in rows
     assert rows[["epoch", "lr"]].to_numpy().tolist() == [[1, 1e30]]
 
@@ -245,7 +245,7 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
     tmp_path: Path, experiment: str, number: signal.Signals | None
 ) -> None:
     quick = measured.of_size(quick=True)
-    one, arguments = quick[experiment], (experiment, "--results_dir", str(tmp_path))
+    declared, arguments = quick[experiment], (experiment, "--results_dir", str(tmp_path))
     there = 0
     if number:
         process = command(*arguments)
@@ -258,17 +258,17 @@ def test_a_quick_run_continues_after_an_interrupt_and_its_notebooks_show_it(
         assert grid.FINISHED in said
         assert not list(tmp_path.glob(".*.csv"))
         there = len(Kept(tmp_path, experiment).runs)
-    files = sum((tmp_path / name).exists() for name in one.files)
+    files = sum((tmp_path / name).exists() for name in declared.files)
     process = command(*arguments)
     printed, said = process.communicate(timeout=20 * LIMIT)
     assert process.returncode == 0, said
     assert "Traceback" not in said
-    kept, made = one.open(tmp_path), 0
+    kept, made = declared.open(tmp_path), 0
     for needed in map(quick.__getitem__, [METHODS, CODED] if experiment == CODED else [experiment]):
         rates = needed.tuned(needed.open(tmp_path))
         made += len(needed.grid()) + len(needed.finals(rates)) + len(needed.files)
     assert counts(printed) == [made - there - files, there, 0]
-    assert one.missing(tmp_path) == []
+    assert declared.missing(tmp_path) == []
     if experiment == "ring_all_reduce":
         learned = kept.table[kept.table["run"].str.startswith("cnn")].groupby("run")["test_accuracy"].last()
         assert learned.min() > 0.6, "a quick run teaches something"
@@ -305,8 +305,8 @@ ONE, OTHER = (replace(final, device="cpu") for final in Comparison("scaling").fi
 
 def test_one_table_has_all_runs_and_the_facts_the_options_that_they_share(tmp_path: Path) -> None:
     store = Kept(tmp_path, "scaling")
-    for one in (ONE, OTHER, replace(ONE, seed=1, run_name="again"), ONE):
-        samples.keep(store, one)
+    for options in (ONE, OTHER, replace(ONE, seed=1, run_name="again"), ONE):
+        samples.keep(store, options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scaling.csv", "scaling.json"]
     again = Kept(tmp_path, "scaling")
     assert not again.table.duplicated(["run", "epoch", "rank"]).any(), "what is made again takes the older one's place"
@@ -340,11 +340,11 @@ def test_only_the_same_whole_good_run_is_there(tmp_path: Path) -> None:
 
 
 def test_an_option_that_came_later_counts_as_its_default() -> None:
-    one = replace(ONE, momentum=0.0, strategy=Downpour(n_push=4))
-    written = json.loads(json.dumps(one.recorded()))
-    assert real.same_run(one, {name: value for name, value in written.items() if name not in ("jitter", "n_fetch")})
+    options = replace(ONE, momentum=0.0, strategy=Downpour(n_push=4))
+    written = json.loads(json.dumps(options.recorded()))
+    assert real.same_run(options, {name: value for name, value in written.items() if name not in ("jitter", "n_fetch")})
     older = {name: value for name, value in written.items() if name != "n_fetch"}
-    assert not real.same_run(replace(one, strategy=Downpour(n_push=4, n_fetch=2)), older)
+    assert not real.same_run(replace(options, strategy=Downpour(n_push=4, n_fetch=2)), older)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])

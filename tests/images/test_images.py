@@ -63,12 +63,12 @@ def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
 
 def test_what_is_cut_follows_from_seed_epoch_and_sample_alone(folder: Path) -> None:
     data = load(folder, seed=3)
-    one, alike = data.train.raw(torch.tensor([4, 5]), 2)[0]
+    picture, alike = data.train.raw(torch.tensor([4, 5]), 2)[0]
     again, _ = pickle.loads(pickle.dumps(data)).train.raw(torch.tensor([9, 5, 4]), 2)
-    assert torch.equal(again[2], one)
+    assert torch.equal(again[2], picture)
     assert torch.equal(again[1], alike)
     for other in (data.train.raw(torch.tensor([4]), 3), load(folder, seed=4).train.raw(torch.tensor([4]), 2)):
-        assert not torch.equal(other[0][0], one)
+        assert not torch.equal(other[0][0], picture)
     test, later, plain = (
         samples.raw(torch.arange(data.n_test), epoch)[0]
         for samples, epoch in ((data.test, 1), (data.test, 2), (load(folder, augment=False).test, 1))
@@ -102,8 +102,8 @@ def test_names_of_any_bytes_are_kept(tmp_path: Path) -> None:
     files = Pictures.listed(str(tmp_path), [(path, i) for i, path in enumerate(paths)], SIZE)
     files.share_memory_()
     assert files.names.is_shared()
-    for one in (files, pickle.loads(pickle.dumps(files))):
-        assert [one.path(i) for i in range(len(one))] == paths
+    for pictures in (files, pickle.loads(pickle.dumps(files))):
+        assert [pictures.path(i) for i in range(len(pictures))] == paths
     some = files.subset(torch.tensor([3, 1]))
     assert [some.path(0), some.path(1)] == [paths[3], paths[1]]
     assert some.labels.tolist() == [3, 1]

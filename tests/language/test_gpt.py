@@ -53,14 +53,14 @@ def test_a_place_sees_itself_and_what_came_before() -> None:
 
 
 def test_a_function_of_the_user_gets_its_options(user_module: Callable[[str], str]) -> None:
-    one = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
-    model = build(one, (5,), 3, "sizes=(1,2),bias=False")
+    name = user_module("def make(shape, n, *, sizes=(4,), bias=True):\n  return nn.Linear(shape[0], sum(sizes), bias)")
+    model = build(name, (5,), 3, "sizes=(1,2),bias=False")
     assert isinstance(model, nn.Linear)
     assert (model.out_features, model.bias) == (3, None)
-    with pytest.raises(UsageError, match=rf"^--model_options size=3: --model {one} takes sizes=\(4,\), bias=True"):
-        build(one, (5,), 3, "size=3")
-    with pytest.raises(UsageError, match=rf"^--model {one} with sizes=7: it raised TypeError"):
-        build(one, (5,), 3, "sizes=7")
+    with pytest.raises(UsageError, match=rf"^--model_options size=3: --model {name} takes sizes=\(4,\), bias=True"):
+        build(name, (5,), 3, "size=3")
+    with pytest.raises(UsageError, match=rf"^--model {name} with sizes=7: it raised TypeError"):
+        build(name, (5,), 3, "sizes=7")
 
 
 def test_tied_weights_are_saved_under_each_name() -> None:

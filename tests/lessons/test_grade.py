@@ -297,7 +297,7 @@ def test_a_key_changes_with_the_content(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_a_student_writes_is_text_in_the_grades(tmp_path: Path) -> None:
     task = Task(LABS["ring"], tmp_path / "\t=<i>me", tmp_path)
-    one = verdict_of(task, Report(LABS["ring"], "wrong", "\x1b[2K<script>1</script>\nmore"), ["<b>"])
-    assert one.cells == ["' =<i>me", "ring", "0", "wrong", " [2K<script>1</script>", "<b>"]
-    page = page_of([one, Verdict(one.cells, "")])
+    verdict = verdict_of(task, Report(LABS["ring"], "wrong", "\x1b[2K<script>1</script>\nmore"), ["<b>"])
+    assert verdict.cells == ["' =<i>me", "ring", "0", "wrong", " [2K<script>1</script>", "<b>"]
+    page = page_of([verdict, Verdict(verdict.cells, "")])
     assert not any(tag in page for tag in ("<i>", "<b>", "<script"))

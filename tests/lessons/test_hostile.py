@@ -81,7 +81,7 @@ ENDLESS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "text"), [ENDLESS[0], *(pytest.param(*one, marks=pytest.mark.exhaustive) for one in ENDLESS[1:])],
+    ("source", "text"), [ENDLESS[0], *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in ENDLESS[1:])],
 )  # fmt: skip
 @pytest.mark.usefixtures("impatient")
 def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> None:

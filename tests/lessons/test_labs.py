@@ -54,11 +54,13 @@ def test_a_solution_is_right_on_processes(lab: str) -> None:
 @pytest.mark.parametrize("lab", EACH)
 def test_what_a_release_keeps_of_a_solution_has_its_costs(lab: str) -> None:
     run = play_solution(lab, LABS[lab].scored)
-    kept = keep_costs(LABS[lab], replace(run, sent=[replace(one) for one in run.sent]))
+    kept = keep_costs(LABS[lab], replace(run, sent=[replace(message) for message in run.sent]))
     assert kept.inputs == ()
     kept.inputs = run.inputs
     assert all(figure.yours == figure.best for figure in LABS[lab].figures(run, kept))
-    assert [LABS[lab].label(one, run.case) for one in kept.sent] == [LABS[lab].label(one, run.case) for one in run.sent]
+    assert [LABS[lab].label(sent, run.case) for sent in kept.sent] == [
+        LABS[lab].label(sent, run.case) for sent in run.sent
+    ]
 
 
 @pytest.mark.parametrize("lab", EACH)
@@ -132,8 +134,8 @@ def test_inputs_are_drawn_anew_for_every_check(lab: str) -> None:
     for case in (LABS[lab].scored, LABS[lab].real):
         inputs = [draw(LABS[lab], case, anew=anew).inputs for anew in (True, True, False, False)]
         for alike, (some, others) in ((False, inputs[:2]), (True, inputs[2:])):
-            pairs = [(one[name], other[name]) for one, other in zip(some, others, strict=True) for name in one]
-            assert all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs) == alike
+            pairs = [(vector[name], other[name]) for vector, other in zip(some, others, strict=True) for name in vector]
+            assert all(torch.equal(vector.nan_to_num(), other.nan_to_num()) for vector, other in pairs) == alike
 
 
 # Points, and hints of Python's own errors

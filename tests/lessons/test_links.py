@@ -27,7 +27,7 @@ def estimate(cluster: Cluster, of_latency: clusters.Term, of_bytes: clusters.Ter
 
 
 def explain(choice: str, of_latency: clusters.Term, of_bytes: clusters.Term) -> str:
-    answers = [[estimate(one, of_latency, of_bytes) for one in clusters.vary(cluster)] for cluster in TO_ESTIMATE]
+    answers = [[estimate(like, of_latency, of_bytes) for like in clusters.vary(cluster)] for cluster in TO_ESTIMATE]
     return first(clusters.explain_estimates(choice, TO_ESTIMATE, torch.tensor(answers, dtype=torch.float64)))
 
 
@@ -51,10 +51,10 @@ def test_a_count_that_is_like_no_other_is_told_in_numbers() -> None:
 
 
 def test_each_choice_is_the_fastest_as_often_and_nothing_may_be_left_out() -> None:
-    best = [clusters.fastest(one, predict) for one in TO_CHOOSE]
+    best = [clusters.fastest(cluster, predict) for cluster in TO_CHOOSE]
     assert {choice: best.count(choice) for choice in CHOICES} == dict.fromkeys(CHOICES, 3)
-    assert [links.choose(*one) for one in TO_CHOOSE] == best
-    others = [[clusters.fastest(one, world) for one in TO_CHOOSE] for world in clusters.WORLDS.values()]
+    assert [links.choose(*cluster) for cluster in TO_CHOOSE] == best
+    others = [[clusters.fastest(cluster, world) for cluster in TO_CHOOSE] for world in clusters.WORLDS.values()]
     assert best not in others
     assert all(others.count(other) == 1 for other in others), "each is told apart"
     for what, other in zip(clusters.WORLDS, others, strict=True):

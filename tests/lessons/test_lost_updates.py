@@ -51,8 +51,8 @@ def test_of_values_those_of_one_client_are_left_and_of_increments_all() -> None:
     values = count_survivors(VALUES.push, VALUES.fetch, VALUES.apply, clients=(1, 2, 5), rounds=10)
     assert values["kept"].tolist() == [10, 10, 10]
     assert values["updates"].tolist() == [10, 20, 50]
-    each = [[int(one) for one in text.split(", ")] for text in values["of each client"]]
-    assert [sorted(one) for one in each] == [[10], [0, 10], [0, 0, 0, 0, 10]], "all are of the one that wrote last"
+    each = [[int(part) for part in text.split(", ")] for text in values["of each client"]]
+    assert [sorted(parts) for parts in each] == [[10], [0, 10], [0, 0, 0, 0, 10]], "all are of the one that wrote last"
     sums = count_survivors(lost_updates.push, lost_updates.fetch, lost_updates.apply, clients=(1, 2, 5), rounds=10)
     assert sums["kept"].tolist() == [10, 20, 50]
     assert sums["of each client"].tolist() == ["10", "10, 10", "10, 10, 10, 10, 10"]

@@ -48,5 +48,5 @@ def test_training_by_the_functions_is_training_by_the_strategy(
     else:
         assert found["bytes_sent"] == expected["bytes_sent"]
     if lab == "memory":
-        peaks = [{rank: one["at_peak"] for rank, one in of["memory"].items()} for of in (found, expected)]
+        peaks = [{rank: recorded["at_peak"] for rank, recorded in of["memory"].items()} for of in (found, expected)]
         assert peaks[0] == peaks[1]

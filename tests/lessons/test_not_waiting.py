@@ -54,8 +54,8 @@ def test_three_equal_workers_are_two_versions_late() -> None:
 def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "WORKERS", (1, 4))
     text = rates.shrink(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.4)
-    one, four, four_smaller = text.splitlines()
-    assert float(one.partition(": ")[2].split()[0]) > 90
+    alone, four, four_smaller = text.splitlines()
+    assert float(alone.partition(": ")[2].split()[0]) > 90
     assert "the loss became infinite" in four or float(four.partition(": ")[2].split()[0]) < 30
     assert "rate 0.0890" in four_smaller
     assert float(four_smaller.partition(": ")[2].split()[0]) > 90

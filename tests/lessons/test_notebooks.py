@@ -41,7 +41,7 @@ def functions_of(text: str) -> dict[str, str]:
     """The source of each function at the left margin, by name."""
     module = ast.parse(text)
     return {
-        one.name: ast.get_source_segment(text, one) or "" for one in module.body if isinstance(one, ast.FunctionDef)
+        node.name: ast.get_source_segment(text, node) or "" for node in module.body if isinstance(node, ast.FunctionDef)
     }
 
 

@@ -21,7 +21,9 @@ def test_the_server_that_is_given_forgets_who_was_sent_what() -> None:
     def forgets(run: Any) -> str | None:
         happened = run.ranks[0].strategy.happened
         wrong.append(bool(first(explain(happened, 0))))
-        as_it_thinks = all((what == APPLIED) == (read == now) for what, _, read, now in decisions(happened, one=True))
+        as_it_thinks = all(
+            (what == APPLIED) == (read == now) for what, _, read, now in decisions(happened, latest=True)
+        )
         return None if as_it_thinks else "it has another mistake"
 
     found = explore(Mine(), 3, 2, own_steps=True, invariant=forgets)

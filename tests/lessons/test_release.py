@@ -61,7 +61,7 @@ def test_it_has_a_reference_of_every_case(course: Path) -> None:
     for name in RELEASED:
         kept = pickle.loads((course / "lessons" / "references" / f"{name}.pickle").read_bytes())
         assert set(kept) == {*LABS[name].cases, LABS[name].scored}
-        assert not any(one.inputs for one in kept.values())
+        assert not any(run.inputs for run in kept.values())
 
 
 @pytest.mark.xdist_group("release")
@@ -79,11 +79,11 @@ def test_no_file_of_it_has_the_text_of_a_solution(course: Path) -> None:
     bodies = 0
     for name, lab in LABS.items():
         source = (SOLUTIONS / f"{name}.py").read_text()
-        for one in ast.parse(source).body:
-            if isinstance(one, ast.FunctionDef) and one.name in lab.functions and len(one.body) > 2:
-                body = "".join("".join((ast.get_source_segment(source, line) or "").split()) for line in one.body[1:])
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name in lab.functions and len(node.body) > 2:
+                body = "".join("".join((ast.get_source_segment(source, line) or "").split()) for line in node.body[1:])
                 bodies += 1
-                assert not [path for path, text in texts.items() if body in text], f"{name}: {one.name}"
+                assert not [path for path, text in texts.items() if body in text], f"{name}: {node.name}"
     assert bodies >= len(LABS)
     assert not [path for path in files if "solutions" in path.parts or "tests" in path.parts]
 

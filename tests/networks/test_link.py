@@ -110,7 +110,7 @@ def test_what_is_held_back_arrives_when_it_does_in_virtual_time(plans: list[Send
     seen: dict[int, list[float]] = {0: [], 1: []}
     reached: list[tuple[int, float, int]] = []
     clock = 0.0
-    for at, src, nbytes, to in sorted(sent, key=lambda one: one[0]):
+    for at, src, nbytes, to in sorted(sent, key=lambda message: message[0]):
         leaves = links[src].leaves(nbytes, at)
         reached.append((to, round(leaves, 9), src))
         links[to].hold(src, nbytes, leaves, lambda to=to: seen[to].append(clock))  # type: ignore[misc]
@@ -161,9 +161,9 @@ def test_no_message_is_there_before_its_time(engine_name: str) -> None:
     link = held_back(engine_name)
     assert link is not None
     assert max(took.pop() for took in ranks) > 2 * link.latency, "a meeting takes a message there and back"
-    for size, released, one, other in zip(sizes, *ranks, strict=True):
+    for size, released, seconds, other in zip(sizes, *ranks, strict=True):
         alone = size / link.bandwidth + link.latency
-        assert one > alone - 1e-6
+        assert seconds > alone - 1e-6
         assert other > alone + size / link.bandwidth - 1e-6, "the two share the sender's card"
         assert released > 2 * size / link.bandwidth - 1e-6, "and must have left it"
 

@@ -64,8 +64,8 @@ SERVED = ("param_server", "async_param_server", "downpour", "easgd", "dgs", "bac
 @pytest.mark.parametrize("name", SERVED)
 def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str) -> None:
     simulated(tmp_path, strategy_of(name, **{"tau": 2} if name == "easgd" else {}))
-    one = loaded(tmp_path)
-    events = with_messages(one.events, one.roles)
+    run = loaded(tmp_path)
+    events = with_messages(run.events, run.roles)
     used = pd.concat([applied(events), dropped(events)]).sort_index()
     assert len(used) > 10
     at_server = events[(events["rank"] == 0) & (events["op"] == "recv")]
@@ -85,8 +85,8 @@ def test_versions_are_those_of_what_was_applied(tmp_path: Path, name: str) -> No
 
 def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> None:
     simulated(tmp_path, strategy_of("sharded_param_server", servers=2))
-    one = loaded(tmp_path)
-    events = with_messages(one.events, one.roles)
+    run = loaded(tmp_path)
+    events = with_messages(run.events, run.roles)
     moved = events[events["op"].isin(["send", "recv"]) & (events["rank"] >= 2)]
     for tag in ("gradient", "parameters"):
         first, second = (moved[(moved["peer"] == server) & (moved["tag"] == tag)] for server in (0, 1))
@@ -99,9 +99,9 @@ def test_what_goes_to_every_server_is_of_the_same_version(tmp_path: Path) -> Non
 
 def test_messages_of_two_lives_are_not_taken_for_one(tmp_path: Path) -> None:
     simulated(tmp_path, "async_param_server", Death(3, 0.02, 0.04))
-    one = loaded(tmp_path)
-    assert one.died == {3}
-    events = with_messages(one.events, one.roles, one.died)
+    run = loaded(tmp_path)
+    assert run.died == {3}
+    events = with_messages(run.events, run.roles, run.died)
     begins = events.loc[events["rank"] == 3, "t0"].min()
     assert begins >= 0.04
     own = events[(events["rank"] == 3) & (events["message"] >= 0)]

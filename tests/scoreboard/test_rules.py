@@ -137,7 +137,7 @@ def bits(made: entry.Entry) -> str:
     ],
 )
 def test_ranks_share_nothing_but_messages(has_shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sharing, alone = (entered(SHARING.format(one), tmp_path, monkeypatch) for one in (has_shared, "False"))
+    sharing, alone = (entered(SHARING.format(shared), tmp_path, monkeypatch) for shared in (has_shared, "False"))
     assert bits(sharing) == bits(alone)
 
 

@@ -31,10 +31,10 @@ def test_a_run_with_another_number_of_ranks_continues(
         for name, tensor in whole.items():
             torch.testing.assert_close(tensor, resumed[name], rtol=1e-9, atol=1e-11)
     final("gathering", n_gpus=3, checkpoint_every=2, checkpoint_keep=9, gather=True)
-    one = tmp_path / "gathering.checkpoints" / "step-00000002"
-    assert sorted(path.name for path in one.iterdir()) == ["rank-0.pt", "run.json"]
+    gathered = tmp_path / "gathering.checkpoints" / "step-00000002"
+    assert sorted(path.name for path in gathered.iterdir()) == ["rank-0.pt", "run.json"]
     for N in (1, 2, 3):
-        resumed = final(f"of one file on {N}", n_gpus=N, resume=str(one))
+        resumed = final(f"of one file on {N}", n_gpus=N, resume=str(gathered))
         for name, tensor in whole.items():
             torch.testing.assert_close(tensor, resumed[name], rtol=1e-9, atol=1e-11)
     made(tmp_path, sharded(), "x", n_gpus=2, checkpoint_every=2, model="mlp")

@@ -132,9 +132,7 @@ def some(strategies: list[Strategy], all_of_them: bool) -> list[Strategy]:
 def determined_variants(kind: type[Strategy], n_gpus: int) -> list[Strategy]:
     """Those of them whose result the order of arrival does not decide."""
     found = variants(kind, n_gpus)
-    return [
-        one for one in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or one == exact(kind))
-    ]
+    return [b for b in found if not kind.traits.asynchronous and (not kind.traits.workers_may_die or b == exact(kind))]
 
 
 def on_ranks(
@@ -152,12 +150,12 @@ def on_ranks(
     return start(type(task.strategy), whole, len(task.roles), **options)
 
 
-def assert_same(one: Task, other: Task, rtol: float = 0.0, steps: int | None = None) -> None:
+def assert_same(first: Task, second: Task, rtol: float = 0.0, steps: int | None = None) -> None:
     """Both have the same parameters after every step (the first so many), to the bit or nearly; of a single, a worker.
 
     A server has them after every epoch.
     """
-    found = [start(type(task.strategy), trajectories, len(task.roles), [task]) for task in (one, other)]
+    found = [start(type(task.strategy), trajectories, len(task.roles), [task]) for task in (first, second)]
     for ours, theirs in zip(*map(reversed, found), strict=False):
         x, expected = (torch.tensor(seen[0][:steps], dtype=torch.float64) for seen in (ours, theirs))
         torch.testing.assert_close(x, expected, rtol=rtol, atol=rtol / 100)

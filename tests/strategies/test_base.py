@@ -57,7 +57,7 @@ def test_every_module_with_a_strategy_is_in_the_table() -> None:
         own = [
             value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
         ]
-        if any(issubclass(one, Strategy) and not inspect.isabstract(one) for one in own):
+        if any(issubclass(value, Strategy) and not inspect.isabstract(value) for value in own):
             found.add(path.stem)
     assert found == set(STRATEGIES)
 

@@ -152,8 +152,8 @@ def test_processes_give_the_bits_of_virtual_time(strategy: Kind, codec: type[Cod
 @pytest.mark.parametrize(
     ("strategy", "on"),
     [
-        pytest.param(one, on, marks=TRAVEL.get((one.name, on), pytest.mark.exhaustive), id=f"{one.name}-{on}")
-        for one in (RingAllReduce(), ParamServer())
+        pytest.param(kind, on, marks=TRAVEL.get((kind.name, on), pytest.mark.exhaustive), id=f"{kind.name}-{on}")
+        for kind in (RingAllReduce(), ParamServer())
         for on in ENGINES
         if on != "simulated"
     ],
@@ -182,7 +182,7 @@ def test_a_codec_may_have_defaults_of_its_own_for_options_of_the_run(tmp_path: P
 @pytest.mark.parametrize("codec", [TopK(density=1.0), RandomK(density=1.0), DGC(density=1.0, warmup_epochs=0)])
 @pytest.mark.parametrize(("strategy", "scope"), [(ParamServer(), "tensor"), (RingAllReduce(), "vector")])
 def test_with_all_elements_it_is_the_dense_strategy(strategy: Strategy, codec: Codec, scope: str) -> None:
-    dense, coded = (Task(strategy, N, "plain", codec=one, scope=scope) for one in (None, codec))
+    dense, coded = (Task(strategy, N, "plain", codec=chosen, scope=scope) for chosen in (None, codec))
     assert_same(coded, dense, 1e-10 if isinstance(strategy, RingAllReduce) else 0.0)  # whose sums have another order
 
 
@@ -191,7 +191,7 @@ def test_with_all_elements_it_is_the_dense_strategy(strategy: Strategy, codec: C
 
 @pytest.mark.parametrize(
     ("strategy", "codec"),
-    once_each([(AsyncParamServer, one) for one in CODING.values()], lambda _, codec: codec is TopK),
+    once_each([(AsyncParamServer, codec) for codec in CODING.values()], lambda _, codec: codec is TopK),
 )
 def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, strategy: Kind, codec: type[Codec]) -> None:
     deaths = [Death(3, 0.02, 0.03)]
@@ -203,7 +203,7 @@ def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, stra
 @pytest.mark.parametrize(
     ("strategy", "codec"),
     once_each(
-        [(one, codec) for one in (ParamServer, RingAllReduce) for codec in CODING.values()],
+        [(strategy, codec) for strategy in (ParamServer, RingAllReduce) for codec in CODING.values()],
         lambda strategy, codec: codec.name == ("powersgd" if strategy is RingAllReduce else "topk"),
     ),
 )

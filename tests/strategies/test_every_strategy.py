@@ -58,18 +58,18 @@ def test_a_run_says_whose_the_scores_are_where_replicas_differ(kind: Kind) -> No
     options, launcher = Options(strategy=kind()), VirtualTime(OneSwitch(4, 1e9, 0.0), lambda *_: 0.0).launcher()
     found = [remark for remark in remarks(options, launcher) if "may differ" in remark]
     assert bool(found) != kind.traits.agree
-    assert all(re.search(r"; the scores are of (?!See |.*, and measure)", one) for one in found)
+    assert all(re.search(r"; the scores are of (?!See |.*, and measure)", text) for text in found)
 
 
 def _lineage(kind: Kind) -> list[type]:
-    return [one for one in kind.__mro__ if issubclass(one, Strategy) and one is not Strategy]
+    return [base for base in kind.__mro__ if issubclass(base, Strategy) and base is not Strategy]
 
 
 def _helps(kind: Kind) -> dict[str, str]:
     """The docstring below each field, as tyro finds it."""
     found: dict[str, str] = {}
-    for one in _lineage(kind):
-        body = typing.cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]).body
+    for base in _lineage(kind):
+        body = typing.cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]).body
         for field, below in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                 found.setdefault(ast.unparse(field.target), ast.literal_eval(below.value))
@@ -82,8 +82,8 @@ def test_its_options(kind: Kind) -> None:
     for name in options:
         assert len(helps.get(name, "")) > 10, f"{name} has no docstring below it"
     assert pickle.loads(pickle.dumps(kind())) == kind()
-    for one in _lineage(kind):
-        for name, hint in inspect.get_annotations(one).items():
+    for base in _lineage(kind):
+        for name, hint in inspect.get_annotations(base).items():
             assert name in options or "ClassVar" in str(hint), name
     assert not options & set(option_names()), "an option of every run"
     assert set(kind.traits.defaults) <= set(names_with_strategy_defaults())

@@ -157,7 +157,7 @@ def test_no_vector_on_its_way_is_changed_before_its_reader_has_released_it(kind:
                 for (src, tag), stories in received.items():
                     sent = ranks[src][case][0][rank, tag]
                     where = f"{tag} from {src} to {rank}, {task.strategy}"
-                    assert stories == [[one, one] for one in sent], where
+                    assert stories == [[story, story] for story in sent], where
 
 
 # Every transport

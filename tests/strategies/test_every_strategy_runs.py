@@ -208,7 +208,7 @@ def test_its_workers_may_die_and_return_at_a_given_time(survivor: Kind, tmp_path
             made(tmp_path, f"{number} {name}", strategy, deaths=[death], n_gpus=n_gpus)
             for name in ("ab" if number < 2 else "a")
         )
-        assert [(one["rank"], one["returned"]) for one in first["deaths"]] == [(rank, death.returns is not None)]
+        assert [(death["rank"], death["returned"]) for death in first["deaths"]] == [(rank, death.returns is not None)]
         for second in again:
             assert first["deaths"] == second["deaths"]
             assert first["parameter_hash"] == second["parameter_hash"]

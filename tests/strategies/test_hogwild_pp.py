@@ -33,7 +33,7 @@ def test_the_exchange_has_the_values_computed_by_hand() -> None:
     assert x.item() == 0.25 * 2 + 0.75 * 10 + (0.5 + 0.25 - 1) * 4 == 7.0
     assert following.item() == 2 + 0.5 * 4 == 4.0
     assert u.item() == 7.0
-    assert [one.item() for one in added] == [-3.0, 2.0]
+    assert [vector.item() for vector in added] == [-3.0, 2.0]
 
 
 def test_what_has_moved_no_more_than_the_tolerance_waits_for_more() -> None:
@@ -42,7 +42,7 @@ def test_what_has_moved_no_more_than_the_tolerance_waits_for_more() -> None:
     assert x.item() == 0.25 * 2 + 0.75 * 10 + 0.25 * 4 == 9.0
     assert following.item() == 2.0
     assert u.item() == 9.0 - 4.0
-    assert [one.item() for one in added] == [-1.0, 0.0]
+    assert [vector.item() for vector in added] == [-1.0, 0.0]
     x.add_(1.0)
     exchange(x, u, following, beta=0.5, lam=0.25, tol=4.0)
     assert following.item() == 2 + 0.5 * 5, "with what has come since"
@@ -129,9 +129,11 @@ def resumed(transport: Transport) -> list[Any]:
     state = rank.strategy.state_dict() if transport.rank == 0 else None
     again = Rank(transport, task, zeros().double(), state)
     found: list[Any] = []
-    one: Any
-    for one in (rank.strategy, again.strategy):
-        found.append([vector.tolist() for vector in (*one.xs, *one.us, one.token, one.model(), one.counts.of_ranks)])
+    kept: Any
+    for kept in (rank.strategy, again.strategy):
+        found.append(
+            [vector.tolist() for vector in (*kept.xs, *kept.us, kept.token, kept.model(), kept.counts.of_ranks)]
+        )
     transport.barrier()
     return found
 

@@ -103,7 +103,7 @@ def test_a_codec_takes_the_memory_that_it_takes_in_the_ring_and_the_x_before(out
     """The x that a round began with, which an outer optimizer has already."""
 
     def more(strategy: Strategy) -> Counter[str]:
-        found = (counted(options_of(strategy, 4, codec=one)).counted[0].most for one in (TopK(), NoCodec()))
+        found = (counted(options_of(strategy, 4, codec=codec)).counted[0].most for codec in (TopK(), NoCodec()))
         return Counter(next(found)) - Counter(next(found))
 
     ring = more(RingAllReduce()) + Counter({} if outer else {"codec state": 4 * PARAMETERS})

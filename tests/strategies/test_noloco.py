@@ -23,7 +23,7 @@ def test_in_each_round_all_ranks_are_in_pairs_but_one_of_an_odd_number(N: int) -
     rounds = list(zip(*drawn(N, 100), strict=True))
     for partners in rounds:
         assert partners.count(None) == N % 2
-        assert all(one is None or (one != rank and partners[one] == rank) for rank, one in enumerate(partners))
+        assert all(peer is None or (peer != rank and partners[peer] == rank) for rank, peer in enumerate(partners))
     for rank in range(N):
         assert {partners[rank] for partners in rounds} == {*range(N), *([None] * (N % 2))} - {rank}, "it meets all"
     assert (drawn(N, 20, seed=1) != drawn(N, 20, seed=2)) == (N > 2)

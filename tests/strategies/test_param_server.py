@@ -21,6 +21,6 @@ def test_a_step_is_a_gradient_of_each_in_the_order_of_ranks_and_x_for_all() -> N
     end = [("recv", k, "goodbye", 0) for k in workers] + [("recv", k, "buffers", 0) for k in workers]
     assert of_server == step * N_STEPS + end + [("send", k, "mean buffers", 0) for k in workers]
     for seen in of_workers:
-        one = [("send", 0, "gradient", P), ("recv", 0, "parameters", P)]
+        of_step = [("send", 0, "gradient", P), ("recv", 0, "parameters", P)]
         end = [("send", 0, "goodbye", 0), ("send", 0, "buffers", 0), ("recv", 0, "mean buffers", 0)]
-        assert seen == one * N_STEPS + end
+        assert seen == of_step * N_STEPS + end

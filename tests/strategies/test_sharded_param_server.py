@@ -38,11 +38,11 @@ def with_buffers(rank: Rank) -> tuple[list[float], list[float], list[int]]:
 
 
 def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_fewer_steps() -> None:
-    one, several = (
+    single, several = (
         on_ranks(Task(strategy, n, "unit"), with_buffers, lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
         for strategy, n in ((ParamServer(), 4), (ShardedParamServer(servers=3), 6))
     )
-    (x, b, counts), *others = one
+    (x, b, counts), *others = single
     for rank, found in enumerate(several):
         assert found[:2] == (x, b)
         assert found[2] == (counts if rank < 3 else others[rank - 3][2])
@@ -83,11 +83,11 @@ def test_a_bound_on_the_norm_costs_a_number_from_each_server_to_each() -> None:
 
 def test_the_records_count_samples_and_gradients_once(tmp_path: Path) -> None:
     same: dict[str, Any] = {"model": "tests.workload:linear", "slow": (), "jitter": 0.0, "batch_size": 24}
-    one = simulated(tmp_path, ParamServer(), 3, "one", **same)
+    single = simulated(tmp_path, ParamServer(), 3, "one", **same)
     several = simulated(tmp_path, ShardedParamServer(), 4, "several", **same)
     assert several["replicas_identical"]
-    assert several["parameter_hash"]["0"] == one["parameter_hash"]["0"]
-    assert several["test_accuracy"] == one["test_accuracy"]
+    assert several["parameter_hash"]["0"] == single["parameter_hash"]["0"]
+    assert several["test_accuracy"] == single["test_accuracy"]
     table = load_table(tmp_path / "several.csv")
     servers = table[table["role"] == "server"]
     assert servers.groupby("rank")["samples"].sum(min_count=1).tolist() == [3 * N_TRAIN, pd.NA]

@@ -33,7 +33,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [Sparta(), LocalSGD(), DESLOC(), Gossip(), NoCommunication()], ids=lambda one: one.name
+    "strategy", [Sparta(), LocalSGD(), DESLOC(), Gossip(), NoCommunication()], ids=lambda strategy: strategy.name
 )
 def test_who_has_a_model_of_its_own_counts_the_samples_of_all(strategy: Strategy) -> None:
     def counted(rank: Rank) -> list[tuple[int, float]]:

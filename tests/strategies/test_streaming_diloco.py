@@ -32,8 +32,8 @@ def without_notice(rank: Rank) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return seen_by(rank, announced=False)
 
 
-def assert_equal(one: Any, other: Any) -> None:
-    for ours, theirs in zip(one, other, strict=True):
+def assert_equal(some: Any, other: Any) -> None:
+    for ours, theirs in zip(some, other, strict=True):
         for pair in zip(ours, theirs, strict=True):
             assert all(map(torch.equal, *pair))
 
@@ -106,7 +106,7 @@ def test_a_fragment_leaves_in_the_backward_pass_and_arrives_when_it_is_used() ->
 def test_strided_fragments_are_every_pth_block() -> None:
     def turns(rank: Rank) -> list[tuple[int, slice]]:
         assert isinstance(rank.strategy, StreamingDiLoCo)
-        return [(one.offset, one.part) for one in rank.strategy.cut]
+        return [(fragment.offset, fragment.part) for fragment in rank.strategy.cut]
 
     strided = StreamingDiLoCo(fragments=2, local_steps=4, strided=True)
     for found in on_ranks(Task(strided, 2, "plain"), turns, Layers):

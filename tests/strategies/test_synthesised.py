@@ -26,7 +26,7 @@ from tests.runs import SMALL, said_by, small
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
 
 HAND_WRITTEN: dict[str, AllReduce] = {
-    **{name: one for name, one in ALL_REDUCES.items() if name != "synthesised"}, "racks of 4": partial(in_racks, rack=4)
+    **{name: f for name, f in ALL_REDUCES.items() if name != "synthesised"}, "racks of 4": partial(in_racks, rack=4)
 }  # fmt: skip
 
 
@@ -51,10 +51,10 @@ def test_the_files_are_those_that_are_made_here() -> None:
 def test_it_takes_what_was_planned_and_no_other_is_faster_and_a_ring_has_the_ring(name: str, length: int) -> None:
     graph = read_graph(str(FOLDER / name))
     schedule = synthesise(graph, 4 * length / graph.ranks)
-    planned = sum(max(one.end for one in half) for half in schedule)
+    planned = sum(max(hop.end for hop in half) for half in schedule)
     took = seconds(graph, running(schedule), length)
     assert took == pytest.approx(planned)
-    others = {name: seconds(graph, one, length) for name, one in HAND_WRITTEN.items()}
+    others = {name: seconds(graph, all_reduce, length) for name, all_reduce in HAND_WRITTEN.items()}
     assert took <= min(others.values()) * (1 + 1e-9)
     assert (took == pytest.approx(others["ring"])) == name.startswith("ring")
 
@@ -69,10 +69,10 @@ def test_it_has_no_fault_on_any_network(N: int, seed: int, data: st.DataObject) 
     graph = Graph(N, tuple(Edge(*way, data.draw(speeds), data.draw(latencies)) for way in sorted(ways)))
     schedule = synthesise(graph, data.draw(st.sampled_from((0, 1e3, 1e6))), seed)
     for half in schedule:
-        assert len({(one.dst, one.chunk) if half is schedule.all_gather else (one.src, one.chunk) for one in half}) == (
+        assert len({(hop.dst, hop.chunk) if half is schedule.all_gather else (hop.src, hop.chunk) for hop in half}) == (
             N * (N - 1)
         )
-        assert {(one.src, one.dst) for one in half} <= ways
+        assert {(hop.src, hop.dst) for hop in half} <= ways
     for length in (0, 1, 19):
         assert check_all_reduce(running(schedule), N, length) is None
 
@@ -80,7 +80,7 @@ def test_it_has_no_fault_on_any_network(N: int, seed: int, data: st.DataObject) 
 def test_a_slow_link_is_idle_rather_than_slower_than_another_way() -> None:
     around = tuple(Edge(rank, (rank + d) % 8, 1e9, 1e-6) for rank in range(8) for d in (1, -1))
     across = tuple(Edge(rank, (rank + 4) % 8, 1e7, 1e-6) for rank in range(8))
-    end = [max(one.end for one in synthesise(Graph(8, edges), 1e6).all_gather) for edges in (around, around + across)]
+    end = [max(hop.end for hop in synthesise(Graph(8, edges), 1e6).all_gather) for edges in (around, around + across)]
     assert end == pytest.approx([4 * 1.001e-3] * 2), "7 chunks by two links"
 
 

@@ -28,7 +28,7 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time.network import OneSwitch
 from tests.torch_scripts import SCRIPTS
 
@@ -64,7 +64,7 @@ def run_case(name: str, backend: str) -> str:
 def _run_virtual(folder: str, name: str) -> None:
     script = Script(CASE, [folder, name])
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(RANKS)]
-    run_in_virtual_time(script, OneSwitch(RANKS, 125e6, 50e-6), recorders, 0.001, plans("ring"))
+    run_in_virtual_time(script, OneSwitch(RANKS, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
 
 
 def _run_rank(folder: str, name: str, rank: int) -> None:

@@ -1,5 +1,6 @@
 """What a rank of a script has of its own, as a process has, and what it is told."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from tests.runs import said_by
@@ -21,7 +22,7 @@ FILE = "own_process.py"
 def run(*arguments: str, path: Path = SCRIPTS / FILE) -> Cluster:
     script = Script(str(path), arguments)
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(2)]
-    return run_in_virtual_time(script, OneSwitch(2, 125e6, 50e-6), recorders, 0.001, plans("ring"))
+    return run_in_virtual_time(script, OneSwitch(2, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
 
 
 @pytest.mark.parametrize("name", ["folder", "dtype", "signals", "children"])
@@ -81,6 +82,14 @@ def test_a_step_is_one_of_the_optimizer() -> None:
     assert rank.steps == rank.passes[1::2]
     rows = rank.recorder.frame()
     assert rows[rows["phase"] == "backward"]["step"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_process_that_runs_a_function_of_the_script_is_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    method = multiprocessing.get_start_method(allow_none=True)
+    run(path=SCRIPTS / "starts_processes.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"rank {rank}: {text}" for rank in range(2) for text in ("[0, 0]", f"rank {rank} has 1.0")]
+    assert multiprocessing.get_start_method(allow_none=True) == method
 
 
 def test_each_rank_has_a_state_of_accelerates() -> None:

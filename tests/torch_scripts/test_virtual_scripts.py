@@ -23,7 +23,7 @@ from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder
+from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.ranks import Deadlock
@@ -40,7 +40,7 @@ PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of 
 def run(name: str, n: int, *arguments: Any, compute: float | None = 0.02, all_reduce: str = "ring") -> Cluster:
     script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(argument) for argument in arguments])
     recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
-    return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, compute, plans(all_reduce))
+    return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, Speed(compute), plans(all_reduce))
 
 
 def events(cluster: Cluster) -> pd.DataFrame:
@@ -208,6 +208,11 @@ def test_the_command_writes_records_with_the_lines_of_the_script(tmp_path: Path)
         (["--script", __file__, "--bandwidth", "fast"], "--bandwidth fast: write a bandwidth"),
         (["--script", __file__, "--compute", "long"], "--compute long: write a time"),
         (["--script", __file__, "--racks", "9"], "--racks 9: must be from 1"),
+        (["--script", __file__, "--sweep", "script=1,2"], "--sweep script=1,2: script cannot be varied"),
+        (["--script", __file__, "--sweep", "n_gpus=2,0"], "--sweep, at n_gpus=0: --n_gpus 0: must be from 1"),
+        (["--script", __file__, "--sweep", "racks=2,9"], "--sweep, at racks=9: --racks 9: must be from 1"),
+        (["--script", __file__, "--sweep", "lr=1,2"], "--sweep, at lr=1: "),
+        (["--script", __file__, "--sweep", "n_gpus=2", "--run_name=a"], "--run_name: a sweep writes one table"),
         (["--script", __file__, f"--network={RING}"], f"--n_gpus 2: --network {RING} has 8 ranks; give as many"),
         (["--script", __file__, f"--network={RING}", "--latency", "1us"], "--network says them, link by link"),
     ],
@@ -228,3 +233,18 @@ def test_the_output_of_a_rank_asks_nothing_of_a_stream_that_is_closed_after_it()
     assert stream.getvalue() == "rank 1: one\nrank 1: two\n"
     stream.close()
     lines.close()  # as Python does with all that nobody refers to
+
+
+def test_a_sweep_is_a_table_of_runs(tmp_path: Path) -> None:
+    given = ["--script", str(STEPS), "--bandwidth=1gbit", "--compute=20ms", f"--results_dir={tmp_path}"]
+    varied = ["--sweep", "bandwidth=100mbit,1gbit", "--sweep", "compute=20ms,40ms"]
+    code, text = said_by(lambda: simulate.main([*given, *varied, "--", "2", "3"]))
+    assert code == 0, text
+    (path,) = tmp_path.glob("sweep-*.csv")
+    table = pd.read_csv(path)
+    assert table["bandwidth"].tolist() == ["100mbit", "100mbit", "1gbit", "1gbit"]
+    assert table["mb_sent"].nunique() == 1
+    a, b, c, d = table["seconds_a_step"]
+    assert b - a == pytest.approx(d - c) == pytest.approx(0.02, rel=0.01), "the bucket is complete at the end"
+    assert (a - 0.02) / (c - 0.02) == pytest.approx(10, rel=0.05)
+    assert len(list(tmp_path.iterdir())) == 1, "runs of a sweep write no records"

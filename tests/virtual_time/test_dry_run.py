@@ -70,7 +70,7 @@ ENCODED = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "codec", "layout"), [*PLAIN, *ENCODED], ids=lambda one: getattr(one, "name", ""))
+@pytest.mark.parametrize(("strategy", "codec", "layout"), [*PLAIN, *ENCODED], ids=lambda of: getattr(of, "name", ""))
 def test_no_decision_depends_on_the_value_of_an_element(
     strategy: Strategy, codec: Codec, layout: Layout | None
 ) -> None:

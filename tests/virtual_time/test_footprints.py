@@ -39,7 +39,7 @@ def counted(options: Options, parameters: int = PARAMETERS, layers: int = LAYERS
     return dry_run(options, ClusterOptions(compute="0.3s"), parameters, quiet=True, layers=layers)
 
 
-@pytest.mark.parametrize("strategy", [*(kind() for kind in IN_MESSAGES.values()), *OUTER], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [*(kind() for kind in IN_MESSAGES.values()), *OUTER], ids=lambda kind: kind.name)
 def test_what_a_rank_holds_is_its_closed_form(strategy: Strategy) -> None:
     if strategy.memory("worker").other is None:
         assert footprint(options_of(strategy), sizes_of(Options(), PARAMETERS), "worker", 3) is None
@@ -51,7 +51,7 @@ def test_what_a_rank_holds_is_its_closed_form(strategy: Strategy) -> None:
         for role in set(run.options.roles):
             expected = footprint(run.options, run.sizes, role, run.options.world_size)
             assert expected is not None
-            uses = [one for one, of in zip(run.counted, run.options.roles, strict=True) if of == role]
+            uses = [use for use, of in zip(run.counted, run.options.roles, strict=True) if of == role]
             found = {kind: max(use.most.get(kind, 0) for use in uses) for kind in KINDS if kind in expected}
             assert found == pytest.approx(expected, abs=100), "but for some numbers, such as Adam's count of steps"
 
@@ -79,7 +79,7 @@ def test_the_counted_and_the_closed_form_are_shown_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [*(kind() for kind in IN_MESSAGES.values()), ShardedParamServer(servers=3)], ids=lambda one: one.name
+    "strategy", [*(kind() for kind in IN_MESSAGES.values()), ShardedParamServer(servers=3)], ids=lambda kind: kind.name
 )
 def test_the_smallest_n_is_that_of_a_search_of_all(strategy: Strategy) -> None:
     options, sizes = options_of(strategy), sizes_of(Options(), 10**6, 20)
@@ -102,8 +102,8 @@ def test_the_smallest_n_is_that_of_the_count() -> None:
     assert isinstance(n, int)
     kept = []
     for n_gpus in (n - 1, n):
-        one = counted(options_of(FullySharded(), n_gpus, optimizer="adam")).counted[0]
-        kept.append(sum(held for kind, held in one.most.items() if kind != "temporaries"))
+        use = counted(options_of(FullySharded(), n_gpus, optimizer="adam")).counted[0]
+        kept.append(sum(held for kind, held in use.most.items() if kind != "temporaries"))
     assert kept[1] <= 250e3 + 100 < kept[0]
 
 

@@ -113,5 +113,5 @@ def test_a_network_is_as_new_in_every_launch() -> None:
 def test_who_comes_late_has_less_of_its_receivers_card_only() -> None:
     plan = [(0.0, 1, 0, 100), (0.0, 2, 0, 100), (0.0, 3, 1, 100), (0.0, 3, 2, 100)]
     seen = arrivals(OneSwitch(4, BANDWIDTH, LATENCY, late=0.5), plan)
-    assert seen == pytest.approx([one + LATENCY for one in (0.15, 0.2, 0.2, 0.2)])
+    assert seen == pytest.approx([seconds + LATENCY for seconds in (0.15, 0.2, 0.2, 0.2)])
     assert isinstance(World(OneSwitch(4, BANDWIDTH, LATENCY)).sharing, Fair)

@@ -130,7 +130,7 @@ TIMED: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "data"), [*((*one, TRAINING) for one in TRAINED), *((*one, ()) for one in TIMED)]
+    ("arguments", "message", "data"), [*((*case, TRAINING) for case in TRAINED), *((*case, ()) for case in TIMED)]
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
     tmp_path: Path, arguments: tuple[str, ...], message: str, data: tuple[str, ...]

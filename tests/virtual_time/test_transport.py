@@ -97,7 +97,7 @@ def test_the_same_happens_every_time_and_no_clock_runs_backwards(seed: int, N: i
     first, second = (virtual_time(N).launch(talk, N, seed) for _ in range(2))
     assert first == second
     for seen in first:
-        times = [one[2] for one in seen if one[0] != "polled"]
+        times = [event[2] for event in seen if event[0] != "polled"]
         assert times == sorted(times)
 
 
@@ -143,6 +143,6 @@ def test_each_rank_has_its_own_random_state_and_gradient_mode() -> None:
     ranks = virtual_time(3).launch(draw, 3, seed=5)
     for rank, seen in enumerate(ranks):
         generator = torch.Generator().manual_seed(5 + 1 + rank)
-        assert seen == [one for i in range(6) for one in (torch.rand(2, generator=generator).tolist(), i % 2 == 0)]
+        assert seen == [value for i in range(6) for value in (torch.rand(2, generator=generator).tolist(), i % 2 == 0)]
     assert torch.equal(torch.get_rng_state(), random_state)
     assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)

@@ -12,7 +12,7 @@ from gradwire.compression.base import GATHERED, Code, Codec, check_finite, index
 class FastComponents(Codec):
     """Sends the largest coefficients of the momentum M in each chunk of a part; the last chunk may be shorter.
 
-    As the transform is linear and orthonormal, M is kept as its coefficients. So what is sent leaves M bit for bit.
+    As the transform is linear and orthonormal, M is kept as its coefficients. So M loses what is sent, bit for bit.
     """
 
     chunk_size: int = 64

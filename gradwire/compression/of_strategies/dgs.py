@@ -16,7 +16,7 @@ from gradwire.core.strategy.layout import Layout
 class SAMomentum(Sparse):
     """A worker's end: sends the largest elements of its velocity.
 
-    What is kept is m u, which the next step needs: m times what was sent and, elsewhere, m (u / m), that is u.
+    It keeps m u, which the next step needs: m times the elements sent and, elsewhere, m (u / m), that is u.
     """
 
     def setup(self) -> None:
@@ -35,7 +35,7 @@ class SAMomentum(Sparse):
 
 @dataclass(kw_only=True)
 class Difference(Sparse):
-    """The server's end of the way back: sends the largest elements of what the worker does not know."""
+    """The server's end of the way back: sends the largest elements of the difference that the worker does not know."""
 
     def setup(self) -> None:
         """Allocate w."""
@@ -43,7 +43,7 @@ class Difference(Sparse):
         self.w, self.room = self.kept(), self.kept()
 
     def encode(self, vector: torch.Tensor) -> Code:
-        """Return top_R(x - w), `vector` being x [n]; w <- w + what is sent."""
+        """Return the code of s = top_R(x - w), `vector` being x [n]; w <- w + s."""
         code, _ = self.send(torch.sub(vector, self.w, out=self.room))
         self.add(code.data, self.w)
         return code

@@ -24,7 +24,7 @@ class LauncherKind:
     has_started: Callable[[], bool] = lambda: False
     """Whether it has started this process."""
     has_scheduler: bool = False
-    """Whether it may be told the address of a scheduler."""
+    """Whether it takes the address of a scheduler."""
 
 
 LAUNCHERS = {"local": LauncherKind(lambda scheduler: local.LAUNCHER)}
@@ -40,7 +40,7 @@ def launch(work: Callable[..., Any], world_size: int, *args: Any, **options: Any
 
 
 def warm_up() -> None:
-    """Begin what the local launcher would have to wait for, where no other has started this process."""
+    """Start the fork server ahead of the first launch, unless torchrun or mpirun has started this process."""
     if not (started_by_torchrun() or started_by_mpirun()):
         local.LAUNCHER.warm_up()
 

@@ -1,4 +1,4 @@
-"""Pickling for ranks that never import the script or notebook that starts them: what it defines travels as code."""
+"""Pickling for ranks that never import the script or notebook that starts them: its definitions travel as code."""
 
 import io
 import pickle
@@ -19,12 +19,12 @@ from gradwire.core.records.errors import UsageError, one_line
 class _Pickler(cloudpickle.Pickler):
     """Takes functions and classes of `__main__` by value; tensors and pipes as multiprocessing does, without a copy."""
 
-    # Of the class, since Python's own pickler looks for it there; what is registered later is in it, too.
+    # On the class, where Python's own pickler looks for it; the ChainMap also finds later registrations.
     dispatch_table = ChainMap(cloudpickle.Pickler.dispatch_table, ForkingPickler(io.BytesIO()).dispatch_table)
 
 
 def dumps(value: Any, whom: str, pickler: type[cloudpickle.Pickler] = cloudpickle.Pickler) -> bytes:
-    """Return the work of a run and its arguments, pickled by value, to be sent to `whom`. Raises UsageError."""
+    """Pickle the work of a run and its arguments by value; `whom` names the receivers in errors. Raises UsageError."""
     file = io.BytesIO()
     try:
         pickler(file).dump(value)

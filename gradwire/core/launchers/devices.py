@@ -1,4 +1,4 @@
-"""What a rank gets of the machine: a device, a share of the cores, a recorder that waits for the device."""
+"""The share of the machine that a rank gets: a device, cores, and a recorder that waits for the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def set_up(job: Job, rank: int, local: tuple[int, int] | None = None, cores: int
 
     `local`: its number among the ranks of its machine, and how many these are; None: all are on one machine.
     `cores`: how many cores these ranks may use together; None: those of this process.
-    What is global in a process is set here, and nowhere in what a rank does: the threads and the random state.
+    This function sets the state that is global in a process: the number of threads and the random state.
     """
     local_rank, local_size = local or (rank, job.world_size)
     use_share_of_cores(local_size, cores)

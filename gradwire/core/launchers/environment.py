@@ -1,4 +1,4 @@
-"""What has started this process, and is told by its environment or the kernel; and an environment for others."""
+"""Find out from the environment or the kernel what started this process; make environments for other processes."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ def started_by_torchrun() -> bool:
 
 
 def started_by_mpirun() -> bool:
-    """Return whether an mpirun, or what stands for one, such as Slurm's srun --mpi, has started this process."""
+    """Return whether mpirun or a substitute, such as Slurm's srun --mpi, has started this process."""
     return any(name in os.environ for name in _OF_MPIRUN)
 
 
 def started_with_others() -> bool:
-    """Return whether what has started this process has started several."""
+    """Return whether the launcher of this process has started several."""
     sizes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *(["WORLD_SIZE"] if started_by_torchrun() else [])]
     return any(os.environ.get(name, "1") != "1" for name in sizes)
 
@@ -34,7 +34,7 @@ def environment_of_others() -> dict[str, str]:
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """In the block, these variables have these values; at its end, the environment is what it was."""
+    """In the block, these variables have these values; at its end, the old environment is restored."""
     former = dict(os.environ)
     os.environ.update(values)
     try:

@@ -34,7 +34,7 @@ class Failure:
 
 
 def do_work(job: Job, transport: Transport, report: Callable[[Any], None] | None) -> Any:
-    """Return what the work of one rank returns; it is given `report` if the job asks for reports. Raises RunFailed."""
+    """Do the work of one rank and return its result; pass `report` to it if the job has reports. Raises RunFailed."""
     result = job.work(transport, *([report] if job.on_report else []), *job.args)
     if transport.owes:
         raise RunFailed(

@@ -1,4 +1,4 @@
-"""What new processes are made from: a fork server that has loaded already what they import.
+"""The fork server, from which new processes are made: it has already loaded the modules that they import.
 
 The server is multiprocessing's own. It may die or be stopped as any other process: then it is ended, and what waits for
 it fails.
@@ -54,7 +54,7 @@ def warm_up() -> None:
     try:
         claim_folder()
         if start_context().get_start_method() == "forkserver":
-            # The server leaves out silently what it is to load and does not find, and looks in the current folder only.
+            # The server silently skips modules that it does not find, and looks in the current folder only.
             with environment(PYTHONPATH=os.pathsep.join(path for path in sys.path if path)):
                 _ensure_running()
     except OSError as error:
@@ -111,7 +111,7 @@ def starting(timeout: float) -> Iterator[None]:
     """In the block, processes are started; Ctrl-C, SIGTERM and SIGHUP act after it: during it, not all could be ended.
 
     A fork server that does not answer, for `timeout` seconds or a minute, is ended; 3 s after an interrupt already.
-    Raises RunFailed, in one line, for what goes wrong.
+    Raises RunFailed, in one line, on an error.
     """
     left, gave_up = max(timeout, _LEAST_PATIENCE_S), False
 

@@ -66,5 +66,5 @@ class Launcher:
     restarts: bool = False  # whether expendable ranks may die, and be started again
     processes: bool = True  # whether every rank is a process
     clock: Callable[[], float] | None = None  # the time that progress is shown in, if not the machine's
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the records say of it besides
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further facts for the records
     warm_up: Callable[[], None] = lambda: None  # begins, in the background, what `launch` would have to wait for

@@ -48,7 +48,7 @@ def _make_room_for_pipes(world_size: int, restarts: int) -> None:
 
 
 def allow_open_files(needed: int, why: str) -> None:
-    """Allow this process so many open files beside those it has. Raises UsageError, which begins with `why`."""
+    """Let this process open `needed` more files. Raises UsageError, which begins with `why`."""
     needed += len(os.listdir("/dev/fd"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:

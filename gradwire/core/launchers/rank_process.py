@@ -50,7 +50,7 @@ def _quiet_about_dead_peers(kind: type[BaseException], error: BaseException, tra
 
 def rank_main(endpoint: Endpoint, pipe: Connection, job: Job) -> None:
     """Run one rank, in its own process."""
-    from gradwire.core.transports.shared_memory import SharedMemory  # of which a launcher needs nothing
+    from gradwire.core.transports.shared_memory import SharedMemory  # a launcher does not need it
 
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as inherited from the fork server; where there is none, from here on

@@ -43,7 +43,7 @@ class Child:
                 self._pidfd = os.pidfd_open(self.pid)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, at most so many seconds; return whether it has ended."""
+        """Wait at most `seconds` for the process to end; return whether it has ended."""
         if self._pidfd is None:
             self._process.join(seconds)
             return self._process.exitcode is not None
@@ -60,12 +60,12 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def is_reaped(self, seconds: float) -> bool:
-        """Return whether its parent says within so many seconds how it ended."""
+        """Return whether the parent process reports within `seconds` how it ended."""
         self._process.join(seconds)
         return self._process.exitcode is not None
 
     def how_it_ended(self, seconds: float) -> str:
-        """Return how it ended, as its parent says within so many seconds."""
+        """Return how it ended; wait at most `seconds` for the report of its parent process."""
         if not self.is_reaped(seconds):
             return "ended; how is not known, since the fork server, its parent, does not answer; stopped?"
         code = self._process.exitcode
@@ -126,7 +126,7 @@ class Ranks:
         threading.Thread(target=self._listen, args=(rank, mine), daemon=True).start()
 
     def _restart(self, rank: int) -> None:
-        """Start a dead rank once more, and tell those who may let it in."""
+        """Start a dead rank again, and notify the ranks that may admit it."""
         context = start_context()
         pipes = self.spares.pop(0)
         inbound, outbound = ({host: ends[i] for host, ends in pipes.items()} for i in (0, 1))
@@ -149,7 +149,7 @@ class Ranks:
                     self.inbox.put((rank, kind, value))
         except (EOFError, OSError):
             pass  # it is gone
-        except Exception as error:  # what a rank sends may be of a class that cannot be made here
+        except Exception as error:  # a rank may send an object of a class that cannot be made here
             last = "failed", Failure("raised", f"a result that cannot be unpickled: {error}")
         self.last_heard[rank] = float("inf")  # nothing more is expected of it, until it is started again
         self.inbox.put((rank, *last))

@@ -53,7 +53,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def temporary_of(path: Path) -> Path:
-    """Return the name under which what is to be at `path` is written."""
+    """Return the temporary file that is renamed to `path` once it is complete."""
     return path.with_name(f".{os.getpid()}.{path.name}")
 
 

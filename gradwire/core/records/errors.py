@@ -55,7 +55,7 @@ def text_of(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "did you mean X? ", X being the known name that is most like `name`; "" if there is none."""
     known = list(known)
-    beginning = [one for one in known if name and one.startswith(name)]
+    beginning = [candidate for candidate in known if name and candidate.startswith(name)]
     found = beginning or difflib.get_close_matches(name, known, 1, 0.5)
     return f"did you mean {found[0]}? " if found else ""
 

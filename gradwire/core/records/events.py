@@ -10,7 +10,7 @@ Versions of the parameters are recorded where an algorithm lets them differ:
   a worker has made itself with pushes since its last fetch count as read
 - a gradient that came too late and was dropped: phase communicate, op drop, no length, the same peer and versions
 - a worker that read x while it changed: phase communicate, op read, peer 0, version_read as the read began,
-  version_applied as it ended. Nobody sends for it: it counts as a message from the peer, which it would be elsewhere
+  version_applied as it ended. No message is sent, but it counts as one from the peer, as with other transports
 - an update of a shared x that is a load and a store: phase update from the load to the store, op store, version_read
   what was loaded, version_applied what was overwritten; if they differ, updates are lost
 
@@ -31,7 +31,7 @@ import pandas as pd
 PHASES = ("data", "forward", "backward", "compress", "communicate", "wait", "update")
 CODE_MARKS = ("codes", "value_bytes", "index_bytes", "header_bytes", "dense_bytes")
 METERS = {"replica_distance": "replicas apart", "lost_updates": "lost updates", "hidden_communication": "hidden"}
-"""What a strategy has measured of itself, and what a summary calls it."""
+"""The quantities that strategies measure, and their names in a summary."""
 SCORE = "score"  # a mark of a score whose name, such as test_perplexity, is its tag
 MARKS = ("epoch_s", "samples", "train_loss", "test_loss", "test_accuracy", *METERS, *CODE_MARKS, SCORE)
 OPS = ("", "send", "recv", "drop", "read", "store")
@@ -43,7 +43,7 @@ _FIELDS = {
 ROW = struct.Struct("<" + "".join(_FIELDS.values()))
 _DTYPE = np.dtype([(name, "<" + kind) for name, kind in _FIELDS.items()])
 HIDDEN = "hidden"  # a message that a built-in sends inside another phase: counted by formula, its time unknown
-EVALUATE = "evaluate"  # a message that shows the model to who evaluates or saves it: no part of the training
+EVALUATE = "evaluate"  # a message that carries the model to the rank that evaluates or saves it: not part of training
 _NAMES = (*PHASES, *MARKS, HIDDEN, EVALUATE)
 CODE = {name: code for code, name in enumerate(_NAMES)}
 OP = {name: code for code, name in enumerate(OPS)}

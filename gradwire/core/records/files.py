@@ -103,7 +103,7 @@ def _load_csv(path: Path, types: Mapping[str, Any], empty: Mapping[str, str]) ->
             table = pd.read_csv(path, dtype=types, na_values=empty, keep_default_na=False)
     except (EOFError, zlib.error) as error:
         raise ValueError(f"damaged file: {error}") from error
-    except (TypeError, OverflowError) as error:  # of what is no number of its column: a fraction, or too large
+    except (TypeError, OverflowError) as error:  # a value that does not fit its column: a fraction, or too large
         raise ValueError(f"a column holds what it cannot: {error}") from error
     if not set(types) - set(table) <= _CAME_LATER or list(table) != [name for name in types if name in table]:
         raise ValueError("not a table written by this project (other columns)")

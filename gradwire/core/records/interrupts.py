@@ -27,4 +27,4 @@ def interrupts_wait() -> Iterator[list[int]]:
 
 def number_of(interrupt: KeyboardInterrupt) -> int:
     """Return the signal that an interrupt came by, where it says so; else SIGINT."""
-    return next((one for one in interrupt.args[:1] if isinstance(one, int)), signal.SIGINT)
+    return next((argument for argument in interrupt.args[:1] if isinstance(argument, int)), signal.SIGINT)

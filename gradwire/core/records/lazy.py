@@ -11,7 +11,7 @@ _CLASS = re.compile(r"\n@dataclass(?:\(kw_only=True\))?\nclass ([A-Z]\w*)\(([^)]
 
 
 class LazyTable(Mapping[str, T]):
-    """Classes by name, of which `places` gives the module and the name there. To know the names loads none."""
+    """Classes by name; each is imported on first use. `places` maps a name to its module and its name there."""
 
     def __init__(self, places: Mapping[str, tuple[str, str]]) -> None:
         self._places = places
@@ -51,7 +51,7 @@ def find_classes(folder: Path, first: Sequence[str] = ()) -> dict[str, str]:
 
 
 def load_name(package: str, name: str, homes: Mapping[str, str]) -> object:
-    """Return what a package exports as `name`, of the module that `homes` gives: for its `__getattr__`.
+    """Return the export `name` of a package from the module that `homes` gives: for its `__getattr__`.
 
     Raises AttributeError.
     """

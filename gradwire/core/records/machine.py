@@ -1,4 +1,4 @@
-"""What a run ran on: the machine, and the sources, whether these are still the same.
+"""The machine and the sources of a run, and whether these are still the same.
 
 Records name a source file of this project by its path in it, any other by its whole path.
 """
@@ -19,7 +19,7 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 
 def machine() -> dict[str, Any]:
-    """Return what a run ran on: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
+    """Return the machine of a run: python, torch, platform, cpu, cores (usable ones), memory_gib, gpus (names).
 
     On a machine with GPUs this starts CUDA in the calling process, so a process that forks must not call it before.
     """
@@ -59,8 +59,8 @@ def _of_proc(file: str, field: str) -> str:
 def git_commit(directory: AnyPath = _PROJECT) -> str | None:
     """Return the commit checked out in `directory` (by default this project), with "-dirty" if files were changed.
 
-    None without git, or where `directory` is not the root of a repository: what is installed in a virtual environment
-    is not of the repository that the environment lies in.
+    None without git, or where `directory` is not the root of a repository: a package in a virtual environment does not
+    belong to the repository that contains the environment.
     """
     if not (Path(directory) / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""What is told of the events of a rank while they are recorded."""
+"""Callbacks for the events of a rank while they are recorded."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Observer:
-    """Does nothing at each moment but what a subclass says; `Recorder.observers` has those that are told."""
+    """Callbacks for the events of a rank, no-ops by default; `Recorder.observers` lists the observers to call."""
 
     def span(self, phase: str, seconds: float, op: str, nbytes: int, version_read: int, version_applied: int) -> None:
         """A span has been recorded: see `Recorder.add`."""

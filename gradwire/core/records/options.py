@@ -1,4 +1,4 @@
-"""The options of what is written of a run, and what says of an option when its value may change."""
+"""The options of the files that a run writes, and the metadata that says when an option may change."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ LIMITS = "limits"
 
 
 class Limits(NamedTuple):
-    """What the value of an option may be, unless it is None: see `option`."""
+    """The bounds and choices of an option's value, unless it is None: see `option`."""
 
     least: float | None
     most: float | None

@@ -32,10 +32,10 @@ class Recorder:
 
     The training loop sets `epoch` and `step`; they are written into every event. `enabled = False` drops phases and
     messages (marks are kept). `synchronize`, if given, is called at both ends of a phase: on a GPU, work is queued,
-    and a phase is over only when its work is. `clock` times marks and phases; a transport that is given the recorder
-    sets it to its own `now`. `time_passes`, if set, is called with the name of a phase and its part when its work is
-    done: in virtual time it is this that takes time. `shares[i]` is the part of a pass that belongs to parameter i,
-    for who spends it piece by piece.
+    and a phase is over only when its work is. `clock` times marks and phases; a transport with this recorder sets it
+    to its own `now`. `time_passes`, if set, is called with the name of a phase and its part when its work is
+    done: in virtual time it is this that takes time. `shares[i]` is the part of a pass that belongs to parameter i;
+    callers may spend a pass in these parts.
     """
 
     rank: int = 0
@@ -48,13 +48,13 @@ class Recorder:
         self.epoch = 0
         self.step = 0
         self.deaths: list[dict[str, Any]] = []  # of workers, reported by a server that continues without them
-        self.meters: dict[str, float] = {}  # what an algorithm has measured of itself in an epoch, by one of MARKS
-        self.applied = ""  # what a server applies one by one, whose staleness is recorded: "gradient" or "push"
+        self.meters: dict[str, float] = {}  # the quantities that an algorithm measured in an epoch, by one of MARKS
+        self.applied = ""  # the messages that a server applies one by one, with their staleness: "gradient" or "push"
         self.time_passes: Callable[[str, float], None] | None = None
         self.shares: Sequence[float] = ()
         self.observers: list[Observer] = []
         self._spent = 0.0  # of the phase that goes on
-        self._rows = bytearray()  # what is not in the file yet
+        self._rows = bytearray()  # events that are not in the file yet
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
         self._tags: dict[str, int] = {"": 0}
@@ -143,7 +143,7 @@ class Recorder:
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
-        """Tell observers that what is allocated in the block is memory of this kind."""
+        """Within the block, observers count allocations as memory of this kind."""
         with ExitStack() as stack:
             for observer in self.observers:
                 stack.enter_context(observer.holding(kind))
@@ -167,12 +167,12 @@ class Recorder:
             self.time_passes(name, self.shares[i])
 
     def count_code(self, values: float, indices: float, headers: float, dense: float) -> None:
-        """Count a code that is sent: its bytes by what they are, and those that would be sent without a codec."""
+        """Count the bytes of a code that is sent, by kind, and those that it would have without a codec (`dense`)."""
         if self.enabled:
             self._of_codes.update(dict(zip(CODE_MARKS, (1, values, indices, headers, dense), strict=True)))
 
     def mark_codes(self) -> None:
-        """Write what was counted of codes since the last call, if anything was."""
+        """Write the counts of codes since the last call, if there are any."""
         for name, amount in self._of_codes.items():
             self.mark(name, round(amount))
         self._of_codes.clear()
@@ -202,7 +202,7 @@ class Recorder:
             self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 - closed by `close`
 
     def close(self) -> EventFile:
-        """Write what is not written yet, and return the file, which `write_to` named. Raises RunFailed."""
+        """Write the remaining events, and return the file that `write_to` named. Raises RunFailed."""
         assert self._path is not None
         assert self._file is not None
         self._write()

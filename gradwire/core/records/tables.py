@@ -84,7 +84,7 @@ def epoch_table(events: Events, strategy: str, n_gpus: int, roles: Sequence[str]
 
 
 def _totals_of(events: pd.DataFrame) -> pd.DataFrame:
-    """Return what a chunk of events adds to the rows of the epoch table, by epoch and rank; NaN where it has nothing.
+    """Return the amounts that a chunk of events adds to the epoch table, by epoch and rank; NaN where it has none.
 
     Columns: those of _LAST and of scores, of _MOST, and sums.
     """
@@ -123,16 +123,16 @@ def _join(first: pd.DataFrame, then: pd.DataFrame) -> pd.DataFrame:
 
 
 def ledger(events: pd.DataFrame) -> pd.DataFrame:
-    """Return who sent how much to whom: columns src, dst, messages and bytes, one row per pair that talked.
+    """Return the traffic of each pair of ranks that exchanged messages: columns src, dst, messages and bytes.
 
-    What shows the model to who evaluates it is not in it.
+    Messages that carry the model to the rank that evaluates it are left out.
     """
     pairs = _messages(events[events["phase"] != EVALUATE]).groupby(["src", "dst"], as_index=False)
     return pairs.agg(messages=("bytes", "size"), bytes=("bytes", "sum"))
 
 
 def _messages(events: pd.DataFrame) -> pd.DataFrame:
-    """Return what was sent, from src to dst, and what was read: as if its owner had sent it to the reader."""
+    """Return the sends from src to dst, and the reads as sends from the owner to the reader."""
     sent = events[events["op"] == "send"].rename(columns={"rank": "src", "peer": "dst"})
     read = events[events["op"] == "read"].rename(columns={"peer": "src", "rank": "dst"})
     return pd.concat([sent, read]) if len(read) else sent
@@ -207,7 +207,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
     """Return the short text shown at the end of a run, at most 100 columns wide.
 
     `world` says what ran, in a few short entries (strategy, n_gpus, transport, ...); it becomes the first line.
-    `staleness_of`: what was applied one by one and has a staleness, "gradient" or "push".
+    `staleness_of`: the messages that were applied one by one, with their staleness, "gradient" or "push".
     """
     run = totals(table)
     decimals = 2 if run["seconds"] is None or run["seconds"] >= 10 else 4
@@ -246,7 +246,7 @@ def summary(table: pd.DataFrame, world: Mapping[str, Any], staleness_of: str = "
 
 
 def _codes_line(table: pd.DataFrame) -> str:
-    """Return what was sent in a step of all workers, of what it consists, and what it would be without a codec."""
+    """Return the bytes sent in a step of all workers, their parts, and the bytes without a codec."""
     sent, *of_codes, dense = table[["bytes_sent", "value_bytes", "index_bytes", "header_bytes", "dense_bytes"]].sum()
     coding = workers(table)[lambda rows: rows["codes"].notna()]
     steps = coding["codes"].sum() / coding["rank"].nunique()
@@ -266,7 +266,7 @@ def by_rank(values: Mapping[int, float]) -> str:
 
 
 def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
-    """Return `value * scale` with so many decimals, or "-" if it is None or NaN."""
+    """Return `value * scale` with `digits` decimals, or "-" if it is None or NaN."""
     return "-" if value is None or pd.isna(value) else f"{value * scale:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""The folder of what a run has not finished: its events as they come, then its records, until all have their names.
+"""The folder of an unfinished run: its events as they come, then its records, until all have their final names.
 
     RESULTS_DIR/.RUN_NAME.unfinished/lock            locked until the run ends, however it ends
     RESULTS_DIR/.RUN_NAME.unfinished/rank-0.events   the events of a rank
@@ -25,7 +25,7 @@ _PATIENCE_S = 10.0
 
 
 def folder_of(directory: AnyPath, run_name: str) -> Path:
-    """Return where a run keeps what is not finished."""
+    """Return the folder for the files of an unfinished run."""
     return Path(directory) / f".{run_name}{_UNFINISHED}"
 
 
@@ -42,7 +42,7 @@ def check_name(directory: AnyPath, run_name: str) -> None:
     if _is_running(folder):
         raise UsageError(f"--run_name {run_name}: such a run is writing to {directory}; give another --run_name")
     if folder.exists() and not _has_all(folder):
-        return  # what is beside it goes with it
+        return  # the files beside it belong to it
     for path in _records_of(folder):
         if path.exists():
             raise UsageError(
@@ -80,7 +80,7 @@ def run_lock(directory: AnyPath, run_name: str) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder: what has its name by then is finished."""
+    """Remove the folder: files that have their final names are finished."""
     gone = folder.with_name(f"{folder.name}.gone")
     if folder.exists():
         shutil.rmtree(gone, ignore_errors=True)
@@ -89,7 +89,7 @@ def remove(folder: Path) -> None:
 
 
 def _remove_with_records(folder: Path) -> None:
-    """Remove what a killed run has left: the folder last, which says that the rest is unfinished."""
+    """Remove the files of a killed run, and the folder last, since it marks the others as unfinished."""
     if folder.name.endswith(_UNFINISHED) and not _has_all(folder):  # there were no records when the run began
         for path in _records_of(folder):
             path.unlink(missing_ok=True)

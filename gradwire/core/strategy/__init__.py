@@ -1,1 +1,1 @@
-"""What the algorithms are made of: the base class, a model as vectors, collectives, a server's workers."""
+"""The building blocks of the algorithms: the base class, a model as vectors, collectives, a server's workers."""

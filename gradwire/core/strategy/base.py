@@ -1,4 +1,4 @@
-"""What a strategy is: what happens between `backward()` and the next `forward()`, and what is known of it before."""
+"""The base class of strategies: a strategy does the work between `backward()` and the next `forward()`."""
 
 import math
 import sys
@@ -47,6 +47,7 @@ class Strategy(HasUpdater, ABC):
 
     name: ClassVar[str]  # on the command line: its module's name; yourmodule:YourClass outside this package
     traits: ClassVar[Traits] = Traits()
+    updater_type: ClassVar[type[Updater]] = Updater
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -54,14 +55,14 @@ class Strategy(HasUpdater, ABC):
             is_ours = _STRATEGIES in Path(file).resolve().parents  # the user may have a package of that name too
             cls.name = cls.__module__.rpartition(".")[2] if is_ours else f"{cls.__module__}:{cls.__qualname__}"
 
-    # What is known before it starts
+    # Known before it starts
 
     @abstractmethod
     def cost(self, kind: str | None = None) -> Cost:
-        """Return what a step sends; `kind`: of the codec that gradients are sent by, None: as they are."""
+        """Return the traffic of a step; `kind`: that of the codec of gradients, None: without a codec."""
 
     def memory(self, role: str) -> Footprint:
-        """Return what the rank of this role that holds most holds in a step."""
+        """Return the memory in a step of the rank of this role that holds most."""
         if role == "server":
             return Footprint(gradients="P")
         return Footprint(optimizer_state="0" if self.traits.server_updates else "S")
@@ -84,7 +85,7 @@ class Strategy(HasUpdater, ABC):
 
     @property
     def fewest_workers(self) -> int:
-        """The workers of which one exchanges something with another."""
+        """The smallest number of workers with which one exchanges something with another."""
         return 2
 
     def weight(self, workers: int) -> Weight | str:
@@ -99,7 +100,7 @@ class Strategy(HasUpdater, ABC):
         return ""
 
     def make_replica(self, model: nn.Module, transport: Transport, n_gpus: int) -> Replica:
-        """Return what this rank trains: its copy of the model."""
+        """Return the replica that this rank trains."""
         return Replica(model, transport)
 
     def start(
@@ -125,7 +126,9 @@ class Strategy(HasUpdater, ABC):
         transport.recorder.meters.clear()
         transport.recorder.follow(sources(type(self)))
         clip_norm, schedule = settings.clip_norm, settings.schedule
-        self.updater = Updater([replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout)
+        self.updater = self.updater_type(
+            [replica.x], optimizer, clip_norm, schedule, transport.recorder, replica.layout
+        )
         self.updater.after_update = settings.after_update
         self.updater.lacking = replica.lacking
         self.step = self._collecting(self.step)  # type: ignore[method-assign]
@@ -215,7 +218,7 @@ class Strategy(HasUpdater, ABC):
         raise RuntimeError(f"{type(self).__name__} has no server rank")
 
     def finish(self) -> None:
-        """End an epoch, or the training: send what is unsent, average the buffers. All ranks call it.
+        """End an epoch, or the training: send pending vectors, average the buffers. All ranks call it.
 
         Afterwards `model()` may be called, and training may continue.
         """
@@ -234,7 +237,7 @@ class Strategy(HasUpdater, ABC):
     # What belongs to this rank's state
 
     def keep(self, name: str, thing: Kept, saved: bool = True, counted: bool = True) -> None:
-        """Make a thing part of this rank's state: a tensor, or what has `state_dict` and `load_state_dict`.
+        """Make a thing part of this rank's state: a tensor, or an object with `state_dict` and `load_state_dict`.
 
         `saved`: checkpoints hold it. `counted`: it is memory of this rank's own, beside the vectors of its transport.
         """
@@ -244,7 +247,7 @@ class Strategy(HasUpdater, ABC):
         """Return all that this rank needs to continue later."""
         replica = self.replica
         vectors = {"x": replica.x.clone(), "b": replica.b.clone(), "counts": replica.counts, "others": replica.others}
-        return {**vectors, **self.updater.state_dict(), **{name: one.state() for name, one in self._saved()}}
+        return {**vectors, **self.updater.state_dict(), **{name: entry.state() for name, entry in self._saved()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict` of the same model and rank."""
@@ -252,13 +255,13 @@ class Strategy(HasUpdater, ABC):
         self.replica.b.copy_(state["b"])
         self.replica.others = state["others"]
         self.updater.load_state_dict(state)
-        for name, one in self._saved():
-            one.load(state[name])
+        for name, entry in self._saved():
+            entry.load(state[name])
 
     def _saved(self) -> list[tuple[str, StateEntry]]:
-        return [(name, one) for name, one in self._kept.items() if one.saved]
+        return [(name, entry) for name, entry in self._kept.items() if entry.saved]
 
     @property
     def state_bytes(self) -> int:
-        """The memory of the optimizer's state, such as momentum, on this rank, and of what is kept and counted."""
-        return self.updater.state_bytes + sum(one.nbytes for one in self._kept.values() if one.counted)
+        """The bytes of the optimizer's state, such as momentum, on this rank, and of the counted state entries."""
+        return self.updater.state_bytes + sum(entry.nbytes for entry in self._kept.values() if entry.counted)

@@ -36,16 +36,16 @@ class Coder(Protocol):
         """Replace the code that a message carries by its vector [n]."""
 
     def tell(self, receivers: Iterable[int]) -> None:
-        """Tell who gets the code which tensors have no gradient in it, if these are others than in the one before."""
+        """Send the numbers of the tensors without a gradient, if they are not the same as in the last code."""
 
     def learn(self, message: Message) -> None:
-        """Take what a sender tells."""
+        """Take the numbers of missing tensors from a sender."""
 
     def forget(self, k: int) -> None:
         """Begin anew with sender k, which was started again."""
 
     def mean(self, vector: torch.Tensor, n: int, all_reduce: AllReduce) -> int:
-        """Replace `vector` on every rank by the mean of what all send for theirs; return the sum of their `n`."""
+        """Replace `vector` on every rank by the mean of all ranks' decoded codes; return the sum of their `n`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each codec."""
@@ -55,7 +55,7 @@ class Coder(Protocol):
 
 
 class CodecFactory(Protocol):
-    """Makes what codes the gradients of a run."""
+    """Makes the coders of the gradients of a run."""
 
     def begin(self, replica: Replica, transport: Transport, dense: float, sends: bool) -> Coder:
         """Begin on one rank; `dense`: the bytes that it would send in place of a code; `sends`: whether it does."""

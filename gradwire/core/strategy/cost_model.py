@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe(kind: type) -> str:
-    """Return the first paragraph of the docstring: what the algorithm does."""
+    """Return the first paragraph of the docstring, which describes the algorithm."""
     return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
 
 

@@ -1,4 +1,4 @@
-"""What makes an optimizer, and what is found out of it by trying it out."""
+"""Factories of optimizers, and properties of an optimizer that a trial step reveals."""
 
 import inspect
 import sys
@@ -18,9 +18,9 @@ Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 @dataclass(frozen=True)
 class ByTensor:
-    """An optimizer that is given the tensors of the model, as views of x with their shapes, and their layout.
+    """A factory of an optimizer of the model's tensors: views of x with their shapes, and their layout.
 
-    `name`: what messages call it.
+    `name`: its name in messages.
     """
 
     make: Callable[[Layout, list[Any]], torch.optim.Optimizer]
@@ -92,20 +92,6 @@ def is_elementwise(make: OptimizerFactory) -> bool:
         for optimizer in optimizers:
             optimizer.step()
     return torch.allclose(whole, torch.cat([*halves]), rtol=1e-12, atol=0)
-
-
-def can_update_parts(make: OptimizerFactory) -> bool:
-    """Return whether a step of some of the parameters, then one of the others, is a step of all. Tried out."""
-    values = torch.linspace(-1, 2, 8, dtype=torch.float64)
-    together, apart = ([nn.Parameter(half.clone()) for half in values.tensor_split(2)] for _ in range(2))
-    at_once, in_turn = make([*together]), make([*apart])
-    for step in range(3):
-        for parameter, other, g in zip(together, apart, torch.sin(values + step).tensor_split(2), strict=True):
-            parameter.grad, other.grad = g.clone(), g.clone()
-            in_turn.step()
-            other.grad = None
-        at_once.step()
-    return all(map(torch.equal, together, apart))
 
 
 def without_compiler(kind: type[Made]) -> type[Made]:

@@ -13,7 +13,7 @@ import torch
 class Layout:
     """The tensors that lie one after the other in a vector [n]: their names and shapes.
 
-    `tables` are the names of the weights of embeddings, of which a gradient touches some rows.
+    `tables` are the names of the embeddings' weights; a gradient touches only some of their rows.
     """
 
     names: tuple[str, ...]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-MISSING = "missing gradients"  # the tag of a message with the numbers of such tensors, of which a code does not tell
+MISSING = "missing gradients"  # the tag of a message with the numbers of such tensors, which a code does not carry
 
 
 class Missing:

@@ -1,4 +1,4 @@
-"""What is called while a model computes its backward pass, for each gradient."""
+"""Hooks that run for each gradient during the backward pass of a model."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,8 +16,8 @@ from gradwire.core.records.recorder import Recorder
 class Passes:
     """The passes of a model whose gradients are computed; in virtual time they take the shares of their parameters.
 
-    There ranks are coroutines of one thread, which cannot be suspended inside torch's backward pass. So it computes in
-    a thread of its own, and what is called in it is done by the rank.
+    There ranks are coroutines of one thread, which cannot be suspended inside torch's backward pass. So it runs in a
+    thread of its own, and passes the calls of its hooks to the rank.
     """
 
     def __init__(self, model: nn.Module, parameters: list[nn.Parameter], recorder: Recorder) -> None:

@@ -66,11 +66,11 @@ class Replica(Passes):
     def _gradients(self) -> list[torch.Tensor]:
         return _views(self.g, self.parameters)
 
-    # What a training loop calls
+    # Called by a training loop
 
     @property
     def has_own_gradient(self) -> bool:
-        """Whether a backward pass leaves the gradient of this rank in the model, and not what was made of it."""
+        """Whether a backward pass leaves this rank's own gradient in the model, and not the result of a reduction."""
         return not self.is_watched
 
     @property
@@ -100,8 +100,8 @@ class Replica(Passes):
     def collect(self) -> torch.Tensor:
         """Return g [n], the gradient that the last backward pass left; missing gradients are -0: see `missing`.
 
-        Whatever is the `.grad` of a parameter (after `zero_grad`, by a hook) is copied in. The backward pass is over,
-        so parameters that were adopted are given back: until the next ones come, x is not to be read.
+        A `.grad` that is not a view of g (after `zero_grad`, by a hook) is copied into g. The backward pass is over, so
+        adopted parameters are released: do not read x until the next `adopt`.
         """
         self.end_pass()
         for i in range(len(self.parameters)):

@@ -1,4 +1,4 @@
-"""How large a run is: what the options of a strategy must fit."""
+"""The size of a run, which the options of a strategy must fit."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSize:
-    """How large a run is, and where it runs: what the options of a strategy must fit."""
+    """The size of a run, and its place, which the options of a strategy must fit."""
 
     n_ranks: int
     workers: int

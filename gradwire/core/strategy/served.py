@@ -1,7 +1,7 @@
-"""What the strategies with a server share: rank 0 keeps the parameters x, N - 1 workers compute on one shard each.
+"""The base of strategies with a server: rank 0 keeps the parameters x, N - 1 workers compute on one shard each.
 
-How gradients (n_k, g_k) become a step of x, how a run begins, and how an epoch ends. When gradients are taken and who
-is answered, each strategy says by its `step` on a worker and `serve` on the server.
+How gradients (n_k, g_k) become a step of x, how a run begins, and how an epoch ends. Each strategy defines
+`step` on a worker and `serve` on the server: when it takes gradients and whom it answers.
 """
 
 from abc import abstractmethod
@@ -67,7 +67,7 @@ class Served(Strategy):
 
     @abstractmethod
     def serve(self) -> None:
-        """See Strategy."""
+        """Answer the workers until the epoch is over."""
 
     def apply(self, gradients: Iterable[Message], processed: float = 1.0) -> None:
         """x <- optimizer(x, g), with g = sum n_k g_k / sum n_k over the gradients (n_k, g_k).
@@ -102,7 +102,7 @@ class Served(Strategy):
                 self.workers.welcome(k)
         else:
             transport, updater, replica = self.transport, self.updater, self.replica
-            # Without limit where it was started again: a server that evaluates admits nobody; if it dies, that is told.
+            # No limit after a restart: a server admits no rank while it evaluates, and its death is reported.
             position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
             assert position is not None, "only a poll returns None"
             transport.recorder.epoch, updater.samples, self.steps = position.object

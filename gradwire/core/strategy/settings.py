@@ -1,4 +1,4 @@
-"""What a run gives its strategy, beside the model, the transport and the optimizer."""
+"""The settings that a run passes to its strategy, beside the model, the transport and the optimizer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from gradwire.core.strategy.updater import Schedule
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What holds for a run whatever its strategy; `clip_norm`, `schedule`: see `Updater`.
+    """The settings of a run that hold for every strategy; `clip_norm`, `schedule`: see `Updater`.
 
-    `seed`: of what the algorithm draws, the same on all ranks. `network`: of --network, if known. `after_update` is
+    `seed`: for the random draws, the same on all ranks. `network`: of --network, if known. `after_update` is
     called on a server after each of its updates, when the workers have their replies.
     """
 

@@ -51,7 +51,7 @@ class StateEntry:
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor | None]:
-    """Return the state of torch's generators of this rank, of which dropout draws: the CPU's, and its GPU's."""
+    """Return the state of this rank's torch generators, the CPU's and its GPU's, from which dropout draws."""
     on_gpu = device.type == "cuda"
     return {"random": torch.get_rng_state(), "random_cuda": torch.cuda.get_rng_state(device) if on_gpu else None}
 

@@ -8,10 +8,10 @@ from gradwire.core.transports.messages import PeerReturned
 
 
 class Survivors(Workers):
-    """Workers of which the living go on without the dead.
+    """Workers that continue after the death of others.
 
-    Those that have returned have no x yet: they get the server's. `steps[k]` counts the steps of worker k in all its
-    lives: it never falls.
+    A worker that has returned has no x yet and receives the server's. `steps[k]` counts the steps of worker k over all
+    its lives: it never falls.
     """
 
     def _receive(self, *tags: str) -> Message | None:

@@ -1,4 +1,4 @@
-"""What is known of an algorithm before it runs: its traits, and what a step of it sends, as formulas."""
+"""Properties of an algorithm before it runs: its traits, and formulas for the traffic and memory of a step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from gradwire.core.records.formulas import evaluate
 
 END, SURVIVED, RETURNING = "end", "survived", "returning"
-"""What the death of a worker does: the run ends; it goes on; it goes on, and a worker that is started again joins."""
+"""The effect of a worker's death: the run ends; it goes on; it goes on, and a restarted worker joins."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the ranks of one role send, on average over them, while every worker takes one step.
+    """The traffic of the ranks of one role, on average over them, while every worker takes one step.
 
     `messages` and `bytes` are formulas, written as on paper: "2 (N - 1) P / N". They know N (ranks), p (the largest
     power of two up to N), L (log2 p), P (bytes of the parameters), G (bytes of a gradient as it is sent: P, or those of
@@ -68,18 +68,18 @@ NOTHING = Traffic("0", "0")
 
 @dataclass(frozen=True)
 class Cost:
-    """What is sent while every worker takes one step."""
+    """The traffic of one step of every worker."""
 
     worker: Traffic  # by each worker
     server: Traffic | None = None  # by each server
-    path: Traffic | None = None  # the critical path: what is one after the other; None: no time is predicted
+    path: Traffic | None = None  # the critical path: messages that wait for each other; None: no time is predicted
     in_order: Traffic | None = None  # the path where cards pass messages in order, if it is another
     code: Any = None  # the codec of its own that the algorithm sends gradients by, if any, whose bytes are G
     scope: str = "tensor"  # what that codes one by one: see `compression.Setting`
 
     @property
     def by_role(self) -> dict[str, Traffic]:
-        """What is sent, by the roles that send."""
+        """The traffic that each role sends."""
         return {"worker": self.worker} | ({"server": self.server} if self.server else {})
 
 
@@ -114,7 +114,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Choice:
-    """What an algorithm that chooses between others has chosen when it began, for the records."""
+    """The choice of an algorithm that chooses between others when it begins, for the records."""
 
     taken: str
     options: dict[str, Any]
@@ -130,20 +130,20 @@ class Choice:
 
 @runtime_checkable
 class Chooses(Protocol):
-    """A strategy that chooses between algorithms: `chosen` is what it stands for; no `choice`: it has not begun."""
+    """A strategy that chooses between algorithms: `chosen` is the chosen strategy; no `choice`: it has not begun."""
 
     choice: Choice | None
     chosen: Any
 
 
 def choice_of(strategy: object) -> Choice | None:
-    """Return what a strategy that has begun has chosen, if it chooses between algorithms."""
+    """Return the choice of a strategy that has begun, if it chooses between algorithms."""
     return strategy.choice if isinstance(strategy, Chooses) else None
 
 
 @dataclass(frozen=True)
 class Coded:
-    """What a formula needs of a codec: its kind, and the bytes of a code."""
+    """The facts of a codec that a formula needs: its kind, and the bytes of a code."""
 
     kind: str
     nbytes: float

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, can_update_parts, is_flat
+from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, is_flat
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.missing import Missing, cut, is_missing
 from gradwire.core.strategy.state import nbytes_of
@@ -24,7 +24,7 @@ Made = TypeVar("Made", bound=torch.optim.Optimizer)
 
 
 def optimizer_of(kind: type[Made], make: OptimizerFactory, why: str, cure: str) -> Made:
-    """Return the optimizer of one element, for whom its kind matters. Raises UsageError for another `kind`."""
+    """Return the optimizer of one element, to read its options. Raises UsageError if it is not a `kind`."""
     made = None if isinstance(make, ByTensor) else make([nn.Parameter(torch.zeros(1))])
     if not isinstance(made, kind):
         raise UsageError(f"--optimizer {_name_of(make, made)}: {why}; {cure}")
@@ -117,8 +117,6 @@ class Updater:
             raise UsageError(f"--optimizer {name}: has parameters that it was not given; make it of those that it gets")
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self.sizes = [p.numel() for p in self.parameters]
-        self._part = sum(self.sizes[i] for i in self.own) / layout.n
-        self._taken: list[slice] = []  # the parts that have taken the next step
         self._is_cut = False  # between tensors, since some of them had no gradient
 
     def parts(self, n: int, within: slice | None = None) -> list[slice]:
@@ -145,44 +143,27 @@ class Updater:
         if g is not None:
             self._give(g)
         self.before_update()
-        if self.clip_norm:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            total = (
-                self._norm(g)
-                if self._norm and g is not None
-                else get_total_norm([g] if self.is_flat and g is not None else gradients)
-            )
-        taken, self._taken = [i for part in self._taken for i in self._inside(part)], []
-        for i in taken:
-            self.parameters[i].grad = None
-        with self._recorder.phase("update", self._part - sum(self.sizes[i] for i in taken) / self.layout.n):
+        total = self._norm_of(g) if self.clip_norm else None
+        self._update(g, processed, self.own, total)
+        self.count(n_samples, processed)
+
+    def _norm_of(self, g: torch.Tensor | None) -> torch.Tensor:
+        """Return the norm of the whole gradient, which `_give` has given."""
+        if self._norm and g is not None:
+            return self._norm(g)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        return get_total_norm([g] if self.is_flat and g is not None else gradients)
+
+    def _update(
+        self, g: torch.Tensor | None, processed: float, numbers: Sequence[int], total: torch.Tensor | None = None
+    ) -> None:
+        """Update the parameters with these numbers, whose gradients have the norm `total` if they are bounded."""
+        with self._recorder.phase("update", sum(self.sizes[i] for i in numbers) / self.layout.n):
             self._set_rates(processed)
-            if self.clip_norm:
+            if total is not None:
                 clip_grads_with_norm_(self.parameters, self.clip_norm, total)
             self._skip_missing(g)
             self.optimizer.step()
-        self.count(n_samples, processed)
-
-    @cached_property
-    def has_parts(self) -> bool:
-        """Whether parts of x may be updated before the others: by `step_part`."""
-        return self.is_flat and not self.clip_norm and can_update_parts(self._make)
-
-    def step_part(self, part: slice, g: torch.Tensor, n_samples: int) -> None:
-        """Update one of the `parts` that `optimize` was given, before `step`, with the same arguments, the others."""
-        taken = self._inside(part)
-        self._give(g)
-        for i in {*self.own} - {*taken}:
-            self.parameters[i].grad = None
-        with self._recorder.phase("update", sum(self.sizes[i] for i in taken) / self.layout.n):
-            self._set_rates(n_samples)
-            self._skip_missing(g)
-            self.optimizer.step()
-        self._taken.append(part)
-
-    def _inside(self, part: slice) -> list[int]:
-        """Return the numbers of the parameters in a part of x, which the optimizer has all of."""
-        return [i for i, end in enumerate(itertools.accumulate(self.sizes)) if part.start < end <= part.stop]
 
     def _give(self, g: torch.Tensor) -> None:
         gradients = g.split(self.sizes) if self.is_flat else self.layout.views(g, self.own)
@@ -217,17 +198,6 @@ class Updater:
             for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
                 group["lr"] = rate * factor
 
-    def scale(self, g: torch.Tensor, n_samples: int) -> None:
-        """g <- eta (g + lambda x): what SGD would subtract, for who subtracts it elsewhere. g is bounded first."""
-        options = self.optimizer.param_groups[0]
-        rate = options["lr"]
-        if self.schedule:
-            rate *= self.schedule(self.processed + n_samples / 2)
-        if self.clip_norm:
-            g.mul_(torch.clamp(self.clip_norm / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
-        for part, parameter in zip(g.split(self.sizes), self.parameters, strict=True):
-            part.add_(parameter.data, alpha=options["weight_decay"]).mul_(rate)
-
     @property
     def rate(self) -> float:
         """The learning rate, of the first group, after the samples that this rank knows of."""
@@ -250,7 +220,7 @@ class Updater:
         return nbytes_of(self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the counts, copied: what is trained meanwhile does not change them."""
+        """Return the optimizer's state and the counts, copied: training on does not change them."""
         counts = {"version": self.version, "samples": self.samples, "processed": self.processed}
         sizes = {"sizes": self.sizes} if self._is_cut else {}
         return {"optimizer": deepcopy(self.optimizer.state_dict()) | sizes, **counts}

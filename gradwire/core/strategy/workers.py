@@ -1,4 +1,4 @@
-"""The workers of a server: whose message comes next, and what each of them has.
+"""The workers of a server: whose message comes next, and the state of each.
 
 A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
 can be replayed. A strategy iterates over the messages of an epoch and replies.
@@ -26,7 +26,7 @@ GRADIENT = "gradient"
 
 
 class Workers:
-    """What a server knows of its workers, the ranks `ranks`; the death of one ends the run: see `Survivors`.
+    """The state of a server's workers, the ranks `ranks`; the death of one ends the run: see `Survivors`.
 
     `present` are those that are alive and have not said goodbye in this epoch, `waiting` those that have asked for a
     reply and have none yet. `steps[k]` counts the steps that worker k has taken.
@@ -76,7 +76,7 @@ class Workers:
     def rounds(self) -> Iterator[Iterator[Message]]:
         """Yield, step by step, the gradients of all workers in the order of ranks, until they have said goodbye.
 
-        They are received as they are iterated over. At their end no worker reads what it was sent before.
+        They are received as they are iterated over. At their end no worker reads an earlier message.
         """
         self.present, self._noted = set(self.alive), self._descent.version
         while first := next(gradients := self._round(), None):
@@ -173,7 +173,7 @@ class Workers:
         return self._coding.decode(message) if self._coding and message.tag == GRADIENT else message
 
     def _is_notice(self, message: Message) -> bool:
-        """Return whether it tells which gradients are missing in codes; take it then."""
+        """Return whether a message names the missing gradients of codes; take it then."""
         if self._coding is None or message.tag != MISSING:
             return False
         self._coding.learn(message)

@@ -134,9 +134,9 @@ def _check_values(options: CoreOptions) -> None:
 
 
 def check_path(option: str, path: str | None, is_file: bool = False) -> None:
-    """Check that there may be a file of this name, where one is given. Raises UsageError.
+    """Check that a file of this name, if any, could exist. Raises UsageError.
 
-    `is_file`: it is one that is written, whose name is longer until it is complete.
+    `is_file`: the run writes it, under a longer name until it is complete.
     """
     if path is None:
         return
@@ -154,7 +154,7 @@ def check_path(option: str, path: str | None, is_file: bool = False) -> None:
         raise UsageError(f"--{option} {path[:40]!r}: must be a file name of 1 to 200 bytes")
 
 
-# The ranks, and who starts them
+# The ranks, and their launcher
 
 
 def _check_n_gpus(options: CoreOptions, launcher: Launcher, device: str) -> int:
@@ -185,7 +185,7 @@ def default_n_gpus(strategy: Strategy, device: str) -> int:
 
 
 def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
-    """Check whether workers may be started again, and who decodes for them."""
+    """Check the options of restarted workers and of loaders."""
     strategy, restarts = options.strategy, options.restarts
     if restarts and not strategy.traits.workers_may_return:
         table = options.choices()["strategy"].table
@@ -203,7 +203,7 @@ def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
             )
 
 
-# The data, the model and what the strategy makes of them
+# The data, the model and the strategy on them
 
 
 def _check_model(options: CoreOptions, data: Data) -> tuple[nn.Module, Data]:

@@ -18,7 +18,7 @@ REPORTER = 0  # evaluates the model, which is the same on every rank, and report
 
 @dataclass(frozen=True)
 class Score:
-    """The mean loss, and the scores by name, means over what the task's loss is a mean of."""
+    """The mean loss, and the scores by name, over all terms of the task's loss."""
 
     loss: float
     scores: Mapping[str, float]
@@ -36,7 +36,7 @@ def evaluate(task: Task, model: nn.Module, batches: Iterable[tuple[Tensor, Tenso
     for x, y in batches:
         of_batch, n_of_batch, scores = task.sums(model, x, y)
         if n and scores.keys() != sums.keys():
-            names = " and then ".join(", ".join(one) or "nothing" for one in (sums, scores))
+            names = " and then ".join(", ".join(scored) or "nothing" for scored in (sums, scores))
             raise UsageError(f"--task {task.name}: scored {names}; give every batch the same scores")
         loss, n = loss + of_batch, n + n_of_batch
         sums = {name: sums.get(name, 0) + value for name, value in scores.items()}

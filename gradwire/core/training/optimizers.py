@@ -118,7 +118,7 @@ class Joined(torch.optim.Optimizer):
 
 
 def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-    """Return what the user's function returns. Raises UsageError if that is no optimizer."""
+    """Call the user's function. Raises UsageError if it does not return an optimizer."""
     made = call_user_function("--optimizer", name, named)
     if not isinstance(made, torch.optim.Optimizer):
         raise UsageError(f"--optimizer {name}: returned a {type(made).__name__}; return a torch.optim.Optimizer")

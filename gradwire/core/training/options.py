@@ -232,7 +232,7 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
             return None
         return schedule(self.lr_schedule, self.epochs * n_samples, round(self.warmup * n_samples))
 
-    # What a panel may say otherwise
+    # Overridable by a panel
 
     @property
     def optimizer_momentum(self) -> float:
@@ -255,17 +255,17 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
         return False
 
     def settings(self) -> RunSettings:
-        """Return what a strategy is told of the run."""
+        """Return the settings of the run that a strategy receives."""
         return RunSettings(self.clip_norm, seed=self.seed)
 
     def start_arguments(self) -> dict[str, Any]:
-        """Return what `Strategy.start` is given beside what every run has."""
+        """Return the keyword arguments of `Strategy.start` that depend on the options."""
         return {}
 
 
 if TYPE_CHECKING:
     Panel: TypeAlias = CoreOptions
-    """What a panel derives from: it is mixed into the options of a run, whose members it may use and override."""
+    """The base class of panels: a panel is mixed into the options of a run, whose members it may use and override."""
 else:
     Panel = object
 

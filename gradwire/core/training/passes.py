@@ -25,7 +25,7 @@ AMP = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_threads(model: nn.Module, compute: Callable[[], object], times: float) -> None:
-    """Make this process compute on one thread where a pass of so many times `compute` is too small for several."""
+    """Compute on one thread if a pass, `times` as much work as `compute`, is too short for several threads."""
     if torch.get_num_threads() > 1 and _counted(model, compute).get_total_flops() * times < FLOP_OF_TWO_THREADS:
         torch.set_num_threads(1)
 
@@ -41,7 +41,7 @@ def _counted(model: nn.Module, compute: Callable[[], object]) -> FlopCounterMode
 
 
 def shares_of(model: nn.Module, compute: Callable[[], object]) -> tuple[float, ...]:
-    """Return the share of each trainable parameter in what the forward pass by `compute` computes.
+    """Return the share of each trainable parameter in the operations of the forward pass by `compute`.
 
     A module's operations, as torch counts them, are split over its own parameters by their numbers of elements; what
     modules without parameters compute is left out. Where nothing is counted, all by their numbers of elements.
@@ -97,7 +97,7 @@ class Precision:
 
 
 class _Tried(torch.optim.Optimizer):
-    """What a scaler takes for an optimizer, and lets step where the gradients are finite."""
+    """Stands for an optimizer in a scaler, which calls its step if the gradients are finite."""
 
     is_finite = False
 

@@ -1,4 +1,4 @@
-"""How far a run is: what the rank that evaluates reports, and the bar that shows it."""
+"""The progress of a run: the reports of the rank that evaluates, and the bar that shows them."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _REPORT_S = 0.1
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank tells the launching process; None: nothing new.
+    """A rank's report to the launching process; None: nothing new.
 
     `steps`: taken so far; `score`: of the epoch, its name and value; `choice`: between algorithms, in words.
     """
@@ -68,7 +68,7 @@ class ProgressBar(tqdm):
         self._score = ""
 
     def __call__(self, rank: int, report: Report) -> None:
-        """Show what a rank reports."""
+        """Show the report of a rank."""
         if report.choice and not self.disable:
             self.write(f"takes {report.choice}", file=sys.stderr)
         if report.score:

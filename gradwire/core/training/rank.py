@@ -29,7 +29,7 @@ from gradwire.core.workloads.loading import LOADERS, Loader
 
 @dataclass(frozen=True)
 class Orders:
-    """What all ranks are given alike: the options, the folder of the first process's events, and the watchers."""
+    """The arguments that all ranks share: the options, the folder of the first process's events, and the watchers."""
 
     options: CoreOptions
     events: Path
@@ -54,7 +54,7 @@ class Position:
 
 @dataclass
 class RankResult:
-    """What a rank returns: its events, a hash of its module's state, and what its watchers have found."""
+    """The result of a rank: its events, a hash of its module's state, and the results of its watchers."""
 
     rank: int
     events: EventFile
@@ -65,7 +65,7 @@ class RankResult:
     alignment: Alignment | None  # where the ranks may run on several machines
     threads: int  # that compute
     choice: Choice | None  # between algorithms, if it was made
-    applied: str  # of a server that records the staleness of what it applies: "gradient" or "push"
+    applied: str  # of a server that records the staleness of messages it applies: "gradient" or "push"
     found: dict[str, Any] = field(default_factory=dict)  # by the names of watchers
 
 
@@ -166,7 +166,7 @@ class Rank:
         return stop - start
 
     def weight(self, i: int, n: int) -> int:
-        """Return what the gradient of step `i`, a mean over `n`, is weighted with, and counted by.
+        """Return the weight and the count of the gradient of step `i`, a mean over `n`.
 
         Where it is applied alone there is nothing to weight: then it counts its samples, with which an epoch ends.
         """

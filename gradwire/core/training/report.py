@@ -1,4 +1,4 @@
-"""What a run says of itself: its remarks, its records and its summary."""
+"""The report of a run: its remarks, its records and its summary."""
 
 import dataclasses
 import textwrap

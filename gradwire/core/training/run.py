@@ -26,7 +26,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
     Under torchrun and mpirun every process calls this; all but rank 0 get an empty table. `quiet`: no progress bar,
     no summary.
     `launcher`: how the ranks are started, by default as this process was.
-    Raises UsageError for what the user can cure, RunFailed when a rank fails.
+    Raises UsageError for errors that the user can cure, RunFailed when a rank fails.
     """
     launcher = launcher or find_launcher(options.launcher, options.scheduler)
     options = resolve(options, launcher)
@@ -40,7 +40,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
         for wing in options.wings:
             stack.enter_context(wing.around(options, launcher, quiet))
         stack.enter_context(_telling_what_is_written(options))
-        # The folder of what is not finished is the first process's, for all ranks.
+        # All ranks write unfinished files into the folder of the first process.
         claim = run_lock(options.results_dir, str(options.run_name)) if launcher.is_first else nullcontext(Path())
         folder = stack.enter_context(claim)
         watchers = [*(watcher for wing in options.wings for watcher in wing.watchers(of_ranks)), Progress()]
@@ -64,7 +64,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
 
 @contextmanager
 def _telling_what_is_written(options: CoreOptions) -> Iterator[None]:
-    """Add what is on the disk to the message of an interrupt of the block."""
+    """Name the files already written in the message of an interrupt of the block."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -1,6 +1,6 @@
-"""Watchers: objects that are told of each moment of one rank's run. What a run can do beside training is done by them.
+"""Watchers: callbacks for the moments of one rank's run. Wings use them for all that a run does beside training.
 
-The launching process makes them, and every rank gets a copy: what they hold until `begin_run` is pickled.
+The launching process makes them and pickles them to every rank, before `begin_run` is called there.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Does nothing at each moment but what a subclass says. Raises RunFailed if that fails."""
+    """Callbacks that are no-ops unless a subclass overrides them. They raise RunFailed on failure."""
 
     name: ClassVar[str] = ""
     """By which the launching process finds what `end_run` returns."""
@@ -39,7 +39,7 @@ class Watcher:
         """A worker has the gradient of step `i`, of the mean `loss` over `n`; the strategy gets it next."""
 
     def end_step(self, rank: "Rank", step: int) -> None:
-        """A worker has taken its first `step` steps, or a server so many updates."""
+        """A worker has taken its first `step` steps, or a server has made as many updates."""
 
     def end_steps(self, rank: "Rank", epoch: int) -> None:
         """This rank has taken its last step of the epoch."""
@@ -48,4 +48,4 @@ class Watcher:
         """The epoch has ended; on the rank that evaluates, with this score by name."""
 
     def end_run(self, rank: "Rank") -> Any:
-        """Return what the launching process is to get. The last watcher is told first."""
+        """Return a result for the launching process. Watchers are called in reverse order."""

@@ -1,4 +1,4 @@
-"""What a folder beside the core adds to every run: its options, their checks, its watchers and its records."""
+"""Wings: the options, checks, watchers and records that a folder beside the core adds to every run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ from gradwire.core.workloads.data import Data
 
 @dataclass
 class Record:
-    """What is to be written of a run: wings add to it."""
+    """The record of a run that is written; wings add to it."""
 
     table: pd.DataFrame  # of epochs and ranks
     results: list[RankResult]
@@ -24,14 +24,14 @@ class Record:
     files: dict[str, bytes] = field(default_factory=dict)  # beside the usual ones, by their paths
 
     def found(self, watcher: str) -> dict[int, Any]:
-        """Return what the watcher of this name has found, by rank."""
+        """Return the results of the watcher of this name, by rank."""
         return {result.rank: result.found[watcher] for result in self.results if watcher in result.found}
 
 
 class Wing:
     """One such folder; each method does nothing unless a subclass overrides it.
 
-    `options` are those of the run, of which the wing reads its own panel and the core's.
+    `options` are those of the run; a wing reads its own panel and the core's.
     """
 
     title: ClassVar[str] = ""
@@ -58,14 +58,14 @@ class Wing:
         return nullcontext()
 
     def watchers(self, options: Any) -> list[Watcher]:
-        """Return what is to watch each rank."""
+        """Return the watchers of each rank."""
         return []
 
     def record(self, options: Any, record: Record) -> None:
         """Add to the records what its watchers have found."""
 
     def summary(self, options: Any, facts: Mapping[str, Any]) -> list[str]:
-        """Return lines of the summary, given what was recorded."""
+        """Return lines of the summary, from the record."""
         return []
 
     def conclude(self, options: Any, facts: Mapping[str, Any], quiet: bool) -> None:

@@ -28,17 +28,19 @@ _BARRIER = "(barrier)"
 
 
 class Transport(ABC):
-    """One rank's view of the world.
+    """The connection of one rank to the others.
 
-    `rank`, `world_size` and `device` say who this is and where its vectors live; `recorder` gets every message;
-    `timeout` (seconds) bounds every wait that is given no limit of its own; with a `link`, messages are held back.
-    `messages_sent[dst]` and `bytes_sent[dst]` count what was sent, in bytes of payload.
-    `rejoined`: this rank was started again in the middle of a run, and sees only those who may let it in. `owes`: what
-    it must still call before its work ends; the launchers look at it. `steps`: those that it has begun, where all ranks
-    take the same number; waiting for a rank that has ended with fewer raises RunFailed. `inbox.arrivals`: the ranks
-    whose messages `recv` took from ANY, in that order, polls left out: all that two runs of an asynchronous algorithm
-    differ in. With `inbox.replay`, such an order, messages are taken in that order again. `recv` takes the message that
-    was sent first, by `now`, among those that have arrived completely. The time while stopped counts towards no limit.
+    `rank` is its number of `world_size`; its vectors live on `device`; `recorder` records every message; `timeout`
+    (seconds) bounds every wait without a limit of its own; with a `link`, messages are held back. `messages_sent[dst]`
+    and `bytes_sent[dst]` count what was sent, in bytes of payload. `rejoined`: this rank was started again in the
+    middle of a run, and sees only the ranks that may admit it. `owes`: the call that it must make before its work ends,
+    which the launchers check. `steps`: how many it has begun, where all ranks take the same number; waiting for a rank
+    that has ended with fewer raises RunFailed.
+
+    `recv` takes the message that was sent first, by `now`, among those that have arrived completely.
+    `inbox.arrivals` lists the ranks whose messages `recv` took from ANY, polls left out; two runs of an asynchronous
+    algorithm differ in nothing else. With `inbox.replay`, such a list, `recv` takes messages in its order again. No
+    limit counts the time while the process is stopped.
     """
 
     rejoined = False
@@ -70,7 +72,7 @@ class Transport(ABC):
 
     @property
     def rates(self) -> Rates | None:
-        """What is known of the network; None: its time has to be measured."""
+        """The known rates of the network; None: they have to be measured."""
         return self.link.rates if self.link else None
 
     def now(self) -> float:
@@ -93,7 +95,7 @@ class Transport(ABC):
         """
         return timing.at_intervals(self.timeout / 4, tell)
 
-    # What each kind of transport does
+    # Implemented by each kind of transport
 
     @abstractmethod
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -125,13 +127,13 @@ class Transport(ABC):
 
     @abstractmethod
     def _progress(self, src: int, seconds: float) -> None:
-        """Move what has arrived from `src` (or ANY) to the inbox; wait at most `seconds` for something.
+        """Move messages that have arrived from `src` (or ANY) to the inbox; wait at most `seconds` for one.
 
         `seconds` is at most `timing.SLICE_S`: limits count the time in which this process was running.
         """
 
     def _look(self, src: int) -> bool:
-        """Move what has arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed.
+        """Move messages that have arrived from `src` (or ANY) to the inbox, without waiting; deaths may go unnoticed.
 
         Return whether there may have been something.
         """
@@ -153,7 +155,7 @@ class Transport(ABC):
         """Whether a dead rank may yet be started again."""
         return False
 
-    # What a strategy calls
+    # Called by strategies
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
         """Send `value`, and the number `n` (an int64, or a float) beside it, to rank `dst` and return at once.
@@ -197,7 +199,7 @@ class Transport(ABC):
         if from_any:
             src = self.inbox.next_source()
         if src == ANY:
-            self._look(ANY)  # what has come meanwhile may have been sent before what is in the inbox
+            self._look(ANY)  # messages that have just come may have been sent before those in the inbox
         message = self.inbox.pop(src, tag)
         if message is None and src != ANY and timeout != 0 and self._look(src):
             message = self.inbox.pop(src, tag)

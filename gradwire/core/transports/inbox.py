@@ -59,7 +59,7 @@ class Inbox:
         if isinstance(tag, str):
             queue = self.queues.get((src, tag))
         else:
-            queues = [queue for one in tag if (queue := self.queues.get((src, one)))]
+            queues = [queue for wanted in tag if (queue := self.queues.get((src, wanted)))]
             queue = min(queues, key=lambda queue: queue[0].order, default=None)
         if not queue:
             return None
@@ -69,12 +69,12 @@ class Inbox:
         return message
 
     def _pop_any(self, tags: tuple[str, ...]) -> Message | None:
-        for one in tags:
-            if one not in self._heads:
-                heap = [(queue[0].order, *key) for key, queue in self.queues.items() if key[1] == one and queue]
+        for wanted in tags:
+            if wanted not in self._heads:
+                heap = [(queue[0].order, *key) for key, queue in self.queues.items() if key[1] == wanted and queue]
                 heapify(heap)
-                self._heads[one] = heap
-        heaps = [heap for one in tags if (heap := self._heads[one])]
+                self._heads[wanted] = heap
+        heaps = [heap for wanted in tags if (heap := self._heads[wanted])]
         if not heaps:
             return None
         heap = min(heaps)

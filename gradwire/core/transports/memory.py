@@ -24,7 +24,7 @@ def share(vector: torch.Tensor) -> torch.Tensor:
 
 
 def new_shared(nbytes: int) -> torch.Tensor:
-    """Return float32 elements in shared memory, which are no part of what a run holds. Raises OutOfSharedMemory."""
+    """Return float32 elements in shared memory, which do not count as memory of a run. Raises OutOfSharedMemory."""
     with _room_is_needed(nbytes):
         # No operation returns this storage, so that `gradwire.diagnosis.memory` does not count it.
         return torch.empty(0).set_(torch.UntypedStorage._new_shared(nbytes))

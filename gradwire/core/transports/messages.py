@@ -1,4 +1,4 @@
-"""What travels between ranks, what may go wrong on the way, and what a transport is set up with."""
+"""Messages between ranks, the errors of sending and receiving, and the setup of a transport."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Setup(NamedTuple):
-    """What a launcher gives the transport of a rank: see `Transport`."""
+    """The arguments of a rank's transport, from its launcher: see `Transport`."""
 
     device: torch.device
     timeout: float
@@ -30,7 +30,7 @@ class Alignment(NamedTuple):
 
     host: str
     offset: float = 0.0
-    """What is added to the time that the machine's clock shows."""
+    """Seconds that are added to the time of the machine's clock."""
     error: float = 0.0
     """The most that the sum is wrong by."""
 
@@ -103,7 +103,7 @@ class Pending(Work):
 
     @abstractmethod
     def _look(self, seconds: float) -> None:
-        """Find out whether it is done by now; wait for that, at most so many seconds."""
+        """Update `done`; wait for it at most `seconds`."""
 
     @property
     @override
@@ -135,7 +135,7 @@ def wait_until(
 
 
 class Receiver(Protocol):
-    """What a message asks of the transport that received it."""
+    """The calls of a message to the transport that received it."""
 
     def _note(self, message: "Message", t0: float) -> None: ...
 

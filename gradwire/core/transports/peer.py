@@ -1,4 +1,4 @@
-"""One peer as a rank with shared memory sees it: the pipes from and to it, and who uses what of the other's memory.
+"""One peer as a rank with shared memory sees it: the pipes from and to it, and which memory of each the other uses.
 
 A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QBBHQQQQqdd")
 HEADER_BYTES = HEADER.size
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, MAPPED, STAGED, FREED = range(10)
-_OFTEN = 8  # messages after which a peer is given a stage
+_OFTEN = 8  # messages after which a peer gets a stage
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
 _READ_AT_MOST = 1 << 20
@@ -46,7 +46,7 @@ _SLICES = 1000  # that are kept for a peer
 class Peer:
     """The two pipes of one life of a peer. If it is started again, its next life is another Peer.
 
-    `open` until it has died or closed; nothing is written to it afterwards. `poller` watches what comes from it and
+    `open` until it has died or closed; nothing is written to it afterwards. `poller` watches the pipe from it and
     the launcher's notices.
     """
 
@@ -61,7 +61,7 @@ class Peer:
         for fd in (self.source, self.sink):
             os.set_blocking(fd, False)
         self._partial = bytearray()  # read, but not yet a whole frame
-        self.backlog: deque[memoryview] = deque()  # what the pipe has not taken yet
+        self.backlog: deque[memoryview] = deque()  # bytes that the pipe has not taken yet
         self.handed: set[int] = set()  # the numbers of this rank's buffers that were handed to it
         self.tickets = 0  # of the messages that it was to read in this rank's memory
         self.unreleased: set[int] = set()  # those of them that it may still read
@@ -70,7 +70,7 @@ class Peer:
         self._slices: dict[tuple[int, int, int], torch.Tensor] = {}  # of its memory, since the same ones come each step
         self._stage: Stage | None = None  # for short messages to it
         self._stage_from: float = _OFTEN  # messages that it was to read in place
-        self._freed = 0  # slots of the peer's stage that are free again, which it was not told yet
+        self._freed = 0  # slots of the peer's stage that are free again, not yet reported to it
         self._connections = (inbound, outbound)
 
     def hand_over(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
@@ -118,7 +118,7 @@ class Peer:
         return found
 
     def write(self, data: bytes) -> None:
-        """Send a frame: what the pipe does not take at once waits for `flush`."""
+        """Send a frame; bytes that the pipe does not take at once wait for `flush`."""
         if not self.open:
             return
         if self.backlog:
@@ -151,7 +151,7 @@ class Peer:
             backlog.clear()
 
     def read_frames(self) -> bool:
-        """Take in what is in the pipe; return whether there was anything."""
+        """Read and parse the frames in the pipe; return whether there were any."""
         try:
             data = os.read(self.source, _READ_AT_MOST)
         except BlockingIOError:
@@ -228,7 +228,7 @@ class Peer:
         return start
 
     def lose(self, died: bool) -> None:
-        """Expect nothing more of the peer. One that has closed may still read what was written to it so far."""
+        """Expect nothing more of the peer. A peer that has closed may still read earlier messages."""
         if self.open:
             self.poller.unregister(self.source)
         self.open = False

@@ -1,4 +1,4 @@
-"""The pipes between ranks, and those on which their launcher tells them of deaths."""
+"""The pipes between ranks, and those on which their launcher reports deaths."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

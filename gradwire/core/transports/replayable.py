@@ -1,4 +1,4 @@
-"""A receive that may find nothing, where that decides the result of a run: what it finds is noted, and replayed."""
+"""A receive that may find nothing, where that decides the result of a run: it notes its results for a replay."""
 
 from contextlib import suppress
 
@@ -10,8 +10,8 @@ from gradwire.core.transports.messages import Message, WaitTimeout
 def receive_replayable(transport: Transport, src: int, tag: Tags, seconds: float) -> Message | None:
     """Return the next message of rank `src` (or of ANY), as `recv` does; None if none comes within `seconds`.
 
-    With 0 seconds only what is here is found. That there was none is noted in `inbox.arrivals` too. In a replay the
-    same messages are waited for, however late they come, and the same calls return None at once. Raises PeerLost,
+    With 0 seconds it finds only messages that have arrived. `inbox.arrivals` also notes the calls that return None. A
+    replay waits for the same messages, however late they come, and the same calls return None at once. Raises PeerLost,
     PeerReturned; in a replay WaitTimeout.
     """
     inbox = transport.inbox

@@ -2,12 +2,13 @@
 
 Vectors live in shared memory. The first message to a peer that carries a slice of one hands out the vector: a handle
 of its memory goes into the pipe in front of it. Apart from that a message is a descriptor of some 60 bytes: "look at
-elements a to b of your view of my buffer 3". No payload moves until the receiver reads it, in place. For a peer
-that is sent to often, a short vector is copied first: see `stage.py`.
+elements a to b of your view of my buffer 3". No payload moves until the receiver reads it, in place. To a peer
+that often gets messages, short vectors are copied first: see `staging_buffer.py`.
 
 There is one pipe per (source, destination): one writer, one reader, so no lock, and a rank that is killed
-can stop nobody else. What is not a slice of an allocated vector travels in the pipe itself. `isend` never blocks: what
-a full pipe does not take leaves during this rank's next calls. The launcher reports deaths on one more pipe per rank.
+cannot stop the others. Values that are no slice of an allocated vector travel in the pipe itself. `isend` never
+blocks: bytes that do not fit into a full pipe are written during this rank's next calls. The launcher reports deaths on
+one more pipe per rank.
 """
 
 import itertools
@@ -44,9 +45,9 @@ from gradwire.core.transports.peer import (
 from gradwire.core.transports.pipes import RETURNED, Endpoint
 from gradwire.core.transports.staging_buffer import fits
 
-_SPIN_S = 1e-4  # seconds: some times what it takes to wake a sleeping process
+_SPIN_S = 1e-4  # seconds: several times as long as waking a process
 _DELIVERED = Delivered()
-_COPIED = 0, None  # in place of the number and the vector of what is allocated
+_COPIED = 0, None  # in place of the number and the vector of an allocation
 _REST = 20  # times as long as the core was away, this rank does not offer it again
 _BRIEF_S = 2e-4  # seconds: a shorter sleep was hardly worth it
 _POLL_S = 1e-3  # seconds, in which poll() counts
@@ -61,17 +62,17 @@ class SharedMemory(Transport):
         super().__init__(endpoint.rank, endpoint.world_size, *setup)
         self.rejoined = endpoint.life > 0
         self._endpoint = endpoint
-        self.numbers = itertools.count()  # of what is allocated: `_allocated` has these beside the vectors
+        self.numbers = itertools.count()  # of allocations: `_allocated` has these beside the vectors
         self._shared: dict[str, torch.Tensor] = {}  # shared vectors, by tag
         self._waited_briefly = True
         self._sleeps_until = 0.0 if hasattr(os, "sched_yield") else math.inf  # without looking again before
-        self.deaths = endpoint.deaths.fileno()  # on which the launcher tells of deaths
+        self.deaths = endpoint.deaths.fileno()  # on which the launcher reports deaths
         os.set_blocking(self.deaths, False)
         self._returning: dict[int, tuple[Connection, Connection]] = {}  # pipes to ranks that ask to be let in
         self._anybody = select.poll()
         self._anybody.register(self.deaths, select.POLLIN)
         self._peers: dict[int, Peer] = {}
-        self._sources: dict[int, Peer] = {}  # by the file descriptor of what comes from it
+        self._sources: dict[int, Peer] = {}  # by the file descriptor of the pipe from it
         for peer in self.peers:
             if peer in endpoint.inbound:
                 self._meet(peer)
@@ -139,7 +140,7 @@ class SharedMemory(Transport):
         if number not in peer.handed:
             peer.handed.add(number)
             peer.hand_over(BUFFER, buffer, number=number)
-        if peer.open:  # else it is dead, and what it sent before is still held back
+        if peer.open:  # else it is dead, and its last messages are still held back
             peer.unreleased.add(ticket)
         peer.write(data)
         return InPlace(self, dst, peer, ticket), nbytes
@@ -150,7 +151,7 @@ class SharedMemory(Transport):
         if self.link is None:
             self._move(src, seconds)
             return
-        moved = self._move(ANY, 0)  # what comes from others passes the same card
+        moved = self._move(ANY, 0)  # messages from others pass the same card
         at = timing.now()
         if self.link.happen(at) or moved or not seconds:
             return
@@ -158,11 +159,11 @@ class SharedMemory(Transport):
         if seconds < _POLL_S:
             timing.sleep(seconds)
         else:
-            self._move(ANY, (seconds // _POLL_S - 0.5) * _POLL_S)  # is rounded up, to what is not too long
+            self._move(ANY, (seconds // _POLL_S - 0.5) * _POLL_S)  # the poll rounds up, to no more than this
         self.link.happen(timing.now())
 
     def _move(self, src: int, seconds: float) -> bool:
-        """Take in what has come from `src` (or ANY); wait at most `seconds` for something. Return whether it came."""
+        """Read messages from `src` (or ANY); wait at most `seconds` for one. Return whether any came."""
         from_one = self._peers.get(src)
         waiting = [peer for peer in self._peers.values() if peer.backlog]
         if from_one and from_one.open and not waiting and self._look_at(from_one, seconds):
@@ -191,10 +192,10 @@ class SharedMemory(Transport):
         return peer.open and peer.read_frames()
 
     def _look_at(self, peer: Peer, seconds: float) -> bool:
-        """Take in what is in the pipe of `peer`; look again and again for a moment, since to be woken takes long.
+        """Read the frames of `peer`; poll for a moment before sleeping, since waking up takes long.
 
-        Between two looks others may have the core. Where one computes on it, this rank comes late: then it sleeps for
-        some time instead, and is woken. After a long wait the next is expected to be long too: one look is enough.
+        Between two polls other ranks may have the core. If one computes on it, this rank gets the core late: then it
+        sleeps for some time instead of polling. After a long wait it expects another and polls only once.
         """
         if peer.read_frames():
             return True
@@ -257,7 +258,7 @@ class SharedMemory(Transport):
                 self._after_its_messages(peer, partial(self.inbox.news.append, PeerReturned(peer)))
             elif peer in self._peers:
                 while self._peers[peer].open and self._peers[peer].read_frames():
-                    pass  # what it sent before it died comes first
+                    pass  # messages that it sent before it died come first
                 self.ended(self._peers[peer], DIED)
 
     def ended(self, peer: Peer, why: str) -> None:
@@ -268,7 +269,7 @@ class SharedMemory(Transport):
         peer.lose(died=why == DIED)
 
     def close(self) -> None:
-        """See Transport. Waits, within `timeout`, until the pipes and the handles in them have been taken."""
+        """Wait, within `timeout`, until the peers have read the pipes and the handles in them; then close."""
         if self._closed:
             return
         peers = self._peers.values()

@@ -39,7 +39,7 @@ class Stage:
 
 
 def fits(value: torch.Tensor, nbytes: int) -> bool:
-    """Return whether a tensor of so many bytes, in one piece, can be copied into a slot."""
+    """Return whether a tensor of `nbytes` bytes is a float32 vector on the CPU that fits into a slot."""
     return (
         nbytes <= SLOT_BYTES
         and value.dtype == torch.float32

@@ -8,18 +8,18 @@ from gradwire.core.transports.inbox import Tags
 
 
 class _Among:
-    """What a collective calls of the `Transport` beneath."""
+    """The methods of `Transport` that a collective calls, on the transport beneath."""
 
     def __init__(self, transport: Transport, ranks: Sequence[int]) -> None:
         self._transport, self._ranks = transport, ranks
         self.rank, self.world_size = ranks.index(transport.rank), len(ranks)
 
     def isend(self, value: Any, dst: int, tag: str, n: float = 0) -> Work:
-        """See Transport."""
+        """Send as `Transport.isend` does; `dst` is a rank of the subgroup."""
         return self._transport.isend(value, self._named(dst), tag, n=n)
 
     def recv(self, src: int, tag: Tags) -> Message:
-        """See Transport."""
+        """Receive as `Transport.recv` does; `src` is a rank of the subgroup."""
         return self._transport.recv(self._named(src), tag)
 
     def _named(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""What a transport may know of its network, and what may hold its messages back."""
+"""The known rates of a transport's network, and links that hold its messages back."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ IN_ORDER: Final = "in_order"
 
 @dataclass(frozen=True)
 class Rates:
-    """What is known of a network beforehand: bandwidths in bytes a second, times of a message in seconds."""
+    """The rates of a network, known beforehand: bandwidths in bytes per second, times of a message in seconds."""
 
     bandwidth: float
     latency: float
@@ -23,7 +23,7 @@ class Rates:
 
 @dataclass
 class Held:
-    """What is on its way from rank `src`. `happen` is called when it arrives; None: it is not really here yet."""
+    """A message on its way from rank `src`. `happen` is called when it arrives; None: it has not been read yet."""
 
     src: int
     nbytes: int
@@ -36,7 +36,7 @@ class Throttle(Protocol):
 
     @property
     def rates(self) -> Rates | None:
-        """What is known of that network; None: not enough to predict the time of a message."""
+        """The rates of that network; None: they do not suffice to predict the time of a message."""
 
     def leaves(self, nbytes: int, at: float) -> float:
         """Send a message from the time `at` on; return when its first byte leaves."""

@@ -19,7 +19,7 @@ SLICE_S = 0.25  # a wait with a limit looks at the clock again after at most thi
 
 @contextmanager
 def at_intervals(seconds: float, call: Callable[[], None]) -> Iterator[None]:
-    """Call something every so many seconds during the block, in a thread of its own."""
+    """Call `call` every `seconds` during the block, in a thread of its own."""
     over = threading.Event()
 
     def keep_calling() -> None:

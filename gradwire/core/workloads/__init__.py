@@ -1,1 +1,1 @@
-"""What is trained: data sets, models and the plan that cuts the data into batches."""
+"""Data sets, models, tasks and the plan that cuts the data into batches."""

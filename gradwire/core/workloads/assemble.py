@@ -112,8 +112,8 @@ def _as_splits(name: str, arrays: Sequence[Any]) -> tuple[InMemory, InMemory]:
 
 def _check_alike(name: str, part: str, train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        one, other = (f"{tuple(split.shape[1:])} {split.dtype}" for split in (train, test))
-        raise refused(name, f"a sample of train_{part} is {one}, one of test_{part} {other}; make them alike")
+        of_train, of_test = (f"{tuple(split.shape[1:])} {split.dtype}" for split in (train, test))
+        raise refused(name, f"a sample of train_{part} is {of_train}, one of test_{part} {of_test}; make them alike")
 
 
 def _as_tensor(name: str, what: str, array: Any) -> Tensor:

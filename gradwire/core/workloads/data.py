@@ -1,4 +1,4 @@
-"""What a loaded data set is: two splits, in memory or decoded on demand, which give normalised batches."""
+"""Loaded data sets: two splits, in memory or decoded on demand, which give normalised batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class Samples(ABC):
     def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Return samples as stored, on the CPU: x (B, *input_shape) and y (B, ...), classes as int64; both are new.
 
-        What is drawn at random for a sample is a function of the seed, the epoch and its index.
+        Random augmentation of a sample depends only on the seed, the epoch and its index.
         """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Samples(ABC):
         """Return only those at `indices`."""
 
     def share_memory_(self) -> None:
-        """Move what is held as tensors into shared memory; raise an error if no other process can have the rest."""
+        """Move tensors into shared memory; raise an error if the rest cannot be passed to other processes."""
         for held in vars(self).values():
             if isinstance(held, Tensor):
                 held.share_memory_()
@@ -69,8 +69,8 @@ class Data:
     std: tuple[float, ...]  # is divided by after that, likewise
     train: Samples
     test: Samples
-    task: str = "classification"  # what is computed of it: see `gradwire.core.workloads.tasks`
-    n_per_sample: int = 1  # of what the task's loss is a mean of, as its check has found
+    task: str = "classification"  # the loss and the scores: see `gradwire.core.workloads.tasks`
+    n_per_sample: int = 1  # how many terms of the loss a sample has, as the task's check found
     vocabulary: str | None = None  # of text: the characters that the numbers 0..n_classes-1 stand for
 
     @property
@@ -88,7 +88,7 @@ class Data:
         return self.train if split == "train" else self.test
 
     def raw(self, request: Request) -> tuple[Tensor, Tensor]:
-        """Return what is requested as it is stored: see `Samples.raw`. Raises UsageError if an item is bad."""
+        """Return the requested samples as stored, as `Samples.raw` does. Raises UsageError if an item is bad."""
         return self.samples(request.split).raw(request.indices, request.epoch)
 
     def fetch(
@@ -99,7 +99,7 @@ class Data:
         dtype: torch.dtype = torch.float32,
         epoch: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Return a normalised batch on `device`: x (B, *input_shape) and y; what is floating, of `dtype`.
+        """Return a normalised batch on `device`: x (B, *input_shape) and y; floating tensors have `dtype`.
 
         The batch travels as stored, and is normalised on its device; a half type is rounded to only after that. Raises
         UsageError if an item that is decoded on demand is bad.
@@ -211,11 +211,11 @@ def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Ten
 
 
 def require_pixels_or_floats(name: str, x: Tensor) -> None:
-    """Raise a UsageError if `x`, of which classes are to be learned, is neither uint8 nor floating."""
+    """Raise a UsageError if `x`, the input of a classification, is neither uint8 nor floating."""
     if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
         raise refused(name, f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
 
 
 def refused(name: str, why: str) -> UsageError:
-    """Return the error that says what is wrong with the data set of this name."""
+    """Return the UsageError for the data set of this name, which says why it is refused."""
     return UsageError(f"--dataset {name}: {why}")

@@ -73,7 +73,7 @@ def _user(name: str, is_class: bool) -> Data:
 
 
 def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
-    """Smooth random images, each the enlargement of 4 x 4 numbers of which a linear teacher decides the label."""
+    """Smooth random images, each the enlargement of 4 x 4 numbers; a linear teacher labels them."""
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(n_train + n_test, 1, 4, 4, generator=generator)
     y = (hidden.flatten(1) @ torch.randn(16, n_classes, generator=generator)).argmax(1)

@@ -25,9 +25,9 @@ _WORKER_DIED = "DataLoader worker"  # so begins what torch says of it
 
 @dataclass(frozen=True)
 class LoaderKind:
-    """What decodes, by name: `make(data, workers, device, on_start)` returns a fetcher with so many workers.
+    """A loader by name: `make(data, workers, device, on_start)` returns a fetcher with `workers` processes.
 
-    Each process that it starts first calls `on_start`. `check` raises UsageError where it cannot read the data.
+    Each process calls `on_start` first. `check` raises UsageError if the loader cannot read the data.
     """
 
     make: Callable[[Data, int, torch.device, Callable[[], None]], Fetcher]
@@ -60,7 +60,7 @@ class Loader:
     def piece(self, i: int, k: int) -> tuple[Tensor, Tensor]:
         """Return piece `k` of step `i`, as `Data.fetch` does. Raises UsageError, RunFailed.
 
-        Quick where steps are taken one after the other. After a jump, what was fetched in vain is thrown away.
+        Quick where steps are taken one after the other. After a jump, it discards batches fetched in vain.
         """
         if (i, k) not in self._requested:
             self._due = (i, k)
@@ -140,7 +140,7 @@ def _fetch_by_workers(
             worker_init_fn=partial(_begin, on_start),
             # Forked, a worker is this rank's own child, which ends with it; one of the fork server would not.
             multiprocessing_context="fork" if sys.platform == "linux" else None,
-            generator=torch.Generator(),  # else it draws from the rank's, of which dropout draws
+            generator=torch.Generator(),  # else it draws from the rank's generator, as dropout does
         )
         answers = iter(loader)
     while True:

@@ -70,7 +70,7 @@ def from_main(spec: str) -> str:
 
 
 def import_user_object(option: str, spec: str) -> Any:
-    """Import what the user calls `spec` ("module:name"); the current directory is importable.
+    """Import the user's object `spec` ("module:name"); the current directory is importable.
 
     A UserObject is not imported, but has its object. Raises UsageError, naming `option` and `spec`, if the module is
     absent or raises, or has no such name.

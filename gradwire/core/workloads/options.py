@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     Named: TypeAlias = Any
     """A name; in Python also a function or class of the user's, which Options holds as a `lookup.UserObject`."""
 else:
-    Named = str  # of which the command line is made
+    Named = str  # for the command line, which is made from it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the loss of a batch is and what is scored: classification, what wings add, or a function of the user's.
+"""The loss and the scores of a batch: classification, tasks that wings add, or a function of the user's.
 
 `--task yourmodule:function` is called as function(model, x, y) for one batch. It returns the mean loss, or (loss, n),
 or (loss, n, scores): `n` is the number of what loss and scores are means of, by default len(x); `scores` has numbers by
@@ -23,7 +23,7 @@ _TAKEN = ("loss", "epoch", "step", "seconds", "bytes", "checkpoint", "id")  # co
 
 
 class Outcome(NamedTuple):
-    """What a batch gives: loss and scores are means over `n`."""
+    """The loss and the scores of a batch, means over `n`."""
 
     loss: Tensor
     n: int
@@ -35,7 +35,7 @@ Sums = tuple[float, int, Mapping[str, float]]  # as an Outcome, but sums
 
 @dataclass(frozen=True)
 class Task:
-    """What is computed of a batch; `unit`: what the loss is a mean of."""
+    """The loss and the scores of a batch; `unit`: the loss is a mean over these."""
 
     name: str  # as --task has it
     unit: str
@@ -142,7 +142,7 @@ def first_of(n: int) -> torch.Tensor:
 def check(task: Task, model: nn.Module, model_name: str, data: Data, dtype: torch.dtype) -> int:
     """Call the task on two samples of each split, as in training and as in evaluation.
 
-    Return how many of what the loss is a mean of a sample has, as far as these show. Raises UsageError.
+    Return how many terms of the loss a sample has, as far as these samples show. Raises UsageError.
     """
     model.eval()
     first = first_of(data.n_train)

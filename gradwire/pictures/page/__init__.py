@@ -59,11 +59,11 @@ class Page:
 
 
 def show(run: AnyPath, second: AnyPath | None = None, height: int = 780) -> Page:
-    """Return the page of one finished run (RESULTS_DIR/RUN_NAME) or two, for a cell so many pixels high.
+    """Return the page of one finished run (RESULTS_DIR/RUN_NAME) or two, for a cell of `height` pixels.
 
     Raises BadRun.
     """
-    return Page(make_page([load(str(one)) for one in (run, second) if one is not None]), height)
+    return Page(make_page([load(str(path)) for path in (run, second) if path is not None]), height)
 
 
 def make_page(runs: Sequence[Recorded], steps: tuple[int, int] | None = None, note: str = "") -> str:
@@ -118,7 +118,7 @@ def picture_of_memory(run: Recorded) -> str:
 
 
 def _too_large(says: str, runs: Sequence[Recorded], steps: tuple[int, int] | None, most: Sequence[int]) -> BadRun:
-    """Make the error; its cure is so many steps that of no run more than `most` events are on the page, or one."""
+    """Make the error; its cure is the number of steps, at least 1, with at most `most` events of each run."""
     first = steps[0] if steps else 1 + max(int(run.steps["step"].min()) for run in runs)
     n = []
     for run, limit in zip(runs, most, strict=True):
@@ -158,7 +158,7 @@ def _columns(spans: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of TYPES, compressed as text, with the names that the numbers of tags and lines stand for."""
     tag, tags = pd.factorize(spans["tag"])
     line, lines = pd.factorize(spans["line"])
-    message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 remains what it is
+    message, _ = pd.factorize(spans["message"].where(spans["message"] >= 0))  # -1 stays -1
     phase, op = spans["phase"].map(CODE), spans["op"].map(OP)
     numbers = spans.assign(tag=tag, line=line, message=message, phase=phase, op=op)
     raw = b"".join(numbers[name].to_numpy(kind).tobytes() for name, kind in TYPES.items())

@@ -90,7 +90,7 @@ class Dask(LauncherEngine):
 
     def belongings(self) -> set[tuple[Any, ...]]:
         """What its workers have."""
-        return {one for worker, has in dask_client().run(of_worker).items() for one in _each(worker, has)}
+        return {thing for worker, has in dask_client().run(of_worker).items() for thing in _each(worker, has)}
 
 
 class Members(LauncherEngine):
@@ -101,16 +101,16 @@ class Members(LauncherEngine):
     def launch(self, work: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
         """See LauncherEngine."""
         found = Outcome()
-        for one in Pool.running(self.name).run(self.n, partial(_as_a_member, work, self.n, args, options)):
-            found.results += one.results
-            found.reports += one.reports
-            found.errors |= one.errors
+        for results in Pool.running(self.name).run(self.n, partial(_as_a_member, work, self.n, args, options)):
+            found.results += results.results
+            found.reports += results.reports
+            found.errors |= results.errors
         return found
 
     def belongings(self) -> set[tuple[Any, ...]]:
         """What the ranks have."""
         ranks = Pool.running(self.name).run(self.n, of_process)
-        return {one for rank, has in enumerate(ranks) for one in _each(rank, has)}
+        return {thing for rank, has in enumerate(ranks) for thing in _each(rank, has)}
 
 
 def _as_a_member(work: Callable[..., Any], n: int, args: tuple[Any, ...], options: dict[str, Any]) -> Outcome:

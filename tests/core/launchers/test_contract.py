@@ -60,7 +60,7 @@ def test_ranks_get_what_launch_was_told_and_report_in_order(launcher: LauncherEn
     assert [result[:-1] for result in found.results] == [
         (r, launcher.n, "cpu", 0, "first", large) for r in range(launcher.n)
     ]
-    assert all(torch.equal(one[-1], torch.full((1_000_000,), rank)) for rank, one in enumerate(found.results))
+    assert all(torch.equal(vectors[-1], torch.full((1_000_000,), rank)) for rank, vectors in enumerate(found.results))
     for rank in range(launcher.n):
         of_rank = [value for src, value in found.reports if src == rank]
         assert of_rank == [*((rank, number) for number in range(100)), large]

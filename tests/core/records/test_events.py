@@ -30,13 +30,13 @@ def test_events_come_back_as_they_were_from_a_file_and_from_memory(
 ) -> None:
     expected, recorder = Recorder(3), Recorder(3)
     monkeypatch.setattr(events_module, "_CHUNK", 64)
-    for one in (expected, recorder):
-        steps(one, 20)
+    for each in (expected, recorder):
+        steps(each, 20)
         monkeypatch.setattr(recorder_module, "_BUFFERED", 100)  # some of what comes is in the file, some in memory
-        if one is recorder and named:
+        if each is recorder and named:
             recorder.write_to(tmp_path / "rank-3.events")
-        one.mark("samples", 7.0)
-        steps(one, 20)
+        each.mark("samples", 7.0)
+        steps(each, 20)
         monkeypatch.undo()
         monkeypatch.setattr(events_module, "_CHUNK", 64)
     frame = expected.frame()

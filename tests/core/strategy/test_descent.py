@@ -1,9 +1,7 @@
-"""The updates of one rank: bound, schedule, counts, state; also on a part of x."""
+"""The updates of one rank: schedule, state; also on a part of x."""
 
 from functools import partial
-from typing import Any
 
-import pytest
 import torch
 
 from gradwire.compression import Layout
@@ -68,35 +66,3 @@ def test_where_the_optimizer_sees_tensors_parts_are_cut_between_them() -> None:
     updater.step(torch.ones(5), 1)
     assert (x != 0).tolist() == [False] * 6 + [True] * 2 + [False] * 3, "c has no optimizer"
     assert updater.state_bytes == 2 * 2 * 4 + 4, "only of the tensor that it updates"
-
-
-@pytest.mark.parametrize("optimizer", [partial(torch.optim.Adam, lr=0.1), partial(torch.optim.SGD, lr=0.1, momentum=1)])
-def test_a_part_may_take_its_step_before_the_others(optimizer: OptimizerFactory) -> None:
-    (x, updater), (expected, whole) = (make(optimizer, schedule=lambda processed: 1 / (1 + processed)) for _ in "ab")
-    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
-    assert updater.has_parts
-    updater.optimize(x, parts=parts)
-    for step in range(4):
-        gradient = g(1, 2, 3, 4, 5, 6) / (1 + step)
-        before = x.clone()
-        updater.step_part(parts[1], gradient, 8)
-        assert ((x != before).nonzero().flatten().tolist()) == [2, 3, 4]
-        updater.step(gradient, 8)
-        whole.step(gradient, 8)
-        assert torch.equal(x, expected)
-    assert (updater.version, updater.samples) == (4, 32)
-
-
-class Counting(torch.optim.SGD):
-    """Divides the learning rate by how often it was called."""
-
-    def step(self, closure: Any = None) -> Any:
-        self.param_groups[0]["calls"] = calls = self.param_groups[0].get("calls", 0) + 1
-        self.param_groups[0]["lr"] = 0.1 / calls
-        return super().step(closure)
-
-
-def test_no_part_is_updated_first_where_the_norm_is_bounded_or_the_optimizer_counts_its_calls() -> None:
-    assert not make(clip_norm=1.0)[1].has_parts
-    assert not make(partial(Counting, lr=0.1))[1].has_parts
-    assert not make(by_name(lambda named: torch.optim.SGD(named, lr=0.1)))[1].has_parts

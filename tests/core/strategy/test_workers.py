@@ -67,7 +67,7 @@ def test_what_the_dead_have_sent_is_not_taken() -> None:
     assert found[SERVER] == ([1], [], 1, 1)
 
 
-@pytest.mark.parametrize("strategy", [BackupWorkers(), AsyncParamServer(), Downpour()], ids=lambda one: one.name)
+@pytest.mark.parametrize("strategy", [BackupWorkers(), AsyncParamServer(), Downpour()], ids=lambda kind: kind.name)
 def test_a_server_names_the_one_that_has_left_without_goodbye(strategy: Served) -> None:
     with world(4) as ranks:
         for rank in ranks:

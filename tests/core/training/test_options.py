@@ -22,11 +22,11 @@ OWN_DEFAULTS = [(name, option) for name, kind in KINDS.items() for option in kin
 
 @pytest.mark.parametrize(("name", "option"), OWN_DEFAULTS)
 def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) -> None:
-    own, one = KINDS[name].traits.defaults[option], strategy_of(name)
+    own, strategy = KINDS[name].traits.defaults[option], strategy_of(name)
     common = getattr(Options(), option)
-    assert getattr(Options(strategy=one), option) == own
+    assert getattr(Options(strategy=strategy), option) == own
     for value in (common, own):
-        given = Options(strategy=one, **{option: value})
+        given = Options(strategy=strategy, **{option: value})
         assert getattr(given, option) == value, "explicit, it is kept, even where it is the common default"
         assert getattr(dataclasses.replace(given, epochs=3), option) == value
         assert getattr(pickle.loads(pickle.dumps(given)), option) == value
@@ -35,8 +35,8 @@ def test_a_strategys_default_stands_unless_one_is_given(name: str, option: str) 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_recorded_makes_the_same_options(tmp_path: Path, name: str) -> None:
     kind = STRATEGIES[name]
-    one = kind(**{option.name: other_value(kind(), option.name) for option in dataclasses.fields(kind)})
-    options = resolve(small(tmp_path, one, n_gpus=n_gpus_of(name, 3), momentum=0.9, slow=()))
+    strategy = kind(**{option.name: other_value(kind(), option.name) for option in dataclasses.fields(kind)})
+    options = resolve(small(tmp_path, strategy, n_gpus=n_gpus_of(name, 3), momentum=0.9, slow=()))
     recorded = json.loads(json.dumps(options.recorded()))
     assert options_from(recorded, "run.json", given=recorded) == options
     assert set(recorded) == {"strategy", *(option.name for option in dataclasses.fields(RunOptions))} | set(recorded)

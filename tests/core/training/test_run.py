@@ -120,12 +120,12 @@ def test_an_interrupt_before_the_records_names_the_checkpoints(tmp_path: Path, m
 def test_a_name_that_is_taken_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = small(tmp_path, "single")
+    options = small(tmp_path, "single")
     monkeypatch.setattr(datasets, "load", interrupt)
     (tmp_path / "run.csv").write_text("older")
     with pytest.raises(UsageError, match=r"^--run_name run: .*run.csv exists already; give another --run_name, or"):
-        run(one, quiet=True)
+        run(options, quiet=True)
     assert (tmp_path / "run.csv").read_text() == "older"
     (tmp_path / "run.csv").unlink()
     with run_lock(tmp_path, "run"), pytest.raises(UsageError, match=r"^--run_name run: such a run is writing to"):
-        run(one, quiet=True)
+        run(options, quiet=True)

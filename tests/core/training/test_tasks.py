@@ -37,7 +37,7 @@ def options_of(name: str, **changes: Any) -> dict[str, Any]:
 def trained(folder: Path, name: str, **changes: Any) -> torch.Tensor:
     strategy = strategy_of(name, **({"workers_like": 3} if name == "single" else {}))
     runs.made(folder, "run", strategy, **options_of(name, save=str(folder / "x.pt"), **changes))
-    return torch.cat([one.flatten() for one in torch.load(folder / "x.pt", weights_only=True).values()])
+    return torch.cat([tensor.flatten() for tensor in torch.load(folder / "x.pt", weights_only=True).values()])
 
 
 SYNCHRONOUS = ("single", "ring_all_reduce", "param_server", "sharded_ring", "overlapped_ring", *BUILTIN)
@@ -49,8 +49,8 @@ def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process_on_w
     tmp_path: Path, name: str, accumulate: int
 ) -> None:
     x = trained(tmp_path, name, accumulate=accumulate)
-    one, sgd = small(tmp_path / "one", "single", **options_of("single")), partial(torch.optim.SGD, lr=0.5, momentum=0.5)
-    expected, model, losses = plain(one, sgd), tasks.language((tasks.LENGTH,), tasks.TOKENS).double(), []
+    run, sgd = small(tmp_path / "one", "single", **options_of("single")), partial(torch.optim.SGD, lr=0.5, momentum=0.5)
+    expected, model, losses = plain(run, sgd), tasks.language((tasks.LENGTH,), tasks.TOKENS).double(), []
     torch.testing.assert_close(x, expected[-1], rtol=1e-11, atol=1e-12)
     for end in expected[3::4]:
         nn.utils.vector_to_parameters(end, model.parameters())

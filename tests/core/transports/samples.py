@@ -36,8 +36,8 @@ def world(world_size: int, kind: type[SharedMemory] = SharedMemory) -> Iterator[
     endpoints, notices = wire(world_size, start_context())
     with ExitStack() as stack:
         yield [
-            stack.enter_context(one(endpoint, Setup(torch.device("cpu"), 5, Recorder(enabled=False))))
-            for one, endpoint in zip([kind] + [SharedMemory] * (world_size - 1), endpoints, strict=True)
+            stack.enter_context(transport(endpoint, Setup(torch.device("cpu"), 5, Recorder(enabled=False))))
+            for transport, endpoint in zip([kind] + [SharedMemory] * (world_size - 1), endpoints, strict=True)
         ]
     for notice in notices:
         notice.close()

@@ -29,7 +29,9 @@ def solution(lab: str, *changes: Change) -> str:
     for change in changes:
         if isinstance(change, str):
             (new,) = ast.parse(change).body
-            (old,) = (one for one in ast.parse(source).body if getattr(one, "name", "") == getattr(new, "name", None))
+            (old,) = (
+                part for part in ast.parse(source).body if getattr(part, "name", "") == getattr(new, "name", None)
+            )
             change = ast.get_source_segment(source, old) or "", change
         assert source.count(change[0]) == 1, f"{lab}.py has {change[0]!r} {source.count(change[0])} times"
         source = source.replace(*change)

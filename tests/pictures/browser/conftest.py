@@ -14,8 +14,8 @@ from tests.pictures.samples import WORLDS, loaded, simulated
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    with chromium() as one:
-        yield one
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="package")

@@ -62,7 +62,7 @@ def test_no_fault_of_accessibility_is_found(browser: Browser, pages: Path, name:
     browser.frame()
     browser.run((resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
     found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
-    assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]] == []
+    assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in found["violations"]] == []
     assert len(found["passes"]) > 15
     assert browser.element("#now").get_attribute("aria-live") == "polite"
 

@@ -15,11 +15,11 @@ def plain_program(run: PlainRun, options: Gossip) -> Trajectories:
     N = len(run.workers)
     x, seen = torch.stack([run.x for _ in run.workers]), []
     for i in range(run.steps):
-        one = torch.eye(N, dtype=x.dtype)
+        identity = torch.eye(N, dtype=x.dtype)
         if options.topology == "ring":
-            W = (one + one.roll(1, 1) + one.roll(-1, 1)) / 3
+            W = (identity + identity.roll(1, 1) + identity.roll(-1, 1)) / 3
         else:
-            W = (one + one.roll(2 ** (i % math.ceil(math.log2(N))), 1)) / 2
+            W = (identity + identity.roll(2 ** (i % math.ceil(math.log2(N))), 1)) / 2
         x = W @ x - run.lr * torch.stack([run.gradient(x[k], i, k) for k in run.workers])
         seen.append(x)
     return list(torch.stack(seen, dim=1))

@@ -207,8 +207,8 @@ def follow(transport: Transport, room: torch.Tensor, schedule: Schedule, chance:
         held.append(message)
         while held and chance.random() < 0.5:
             held.pop(chance.randrange(len(held))).release()
-    for one in held:
-        one.release()
+    for kept in held:
+        kept.release()
     for work in works:
         work.wait()
     return wrong + ["work not done" for work in works if not work.done]

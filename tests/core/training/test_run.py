@@ -65,6 +65,13 @@ def test_a_run_on_a_link_has_the_same_result_later(tmp_path: Path) -> None:
     assert held["options"]["bandwidth"] == "100mbit"
 
 
+def test_a_loss_that_is_not_finite_ends_the_run_with_its_place(tmp_path: Path) -> None:
+    options = small(tmp_path, "ring_all_reduce", n_gpus=2, dataset="digits", model="mlp", epochs=1, lr=1e30)
+    with pytest.raises(RunFailed, match=r"the loss became (nan|inf) in epoch 1, step [2-9]\d* of \d+; .*--lr"):
+        run(options, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_parameters_that_the_last_step_ruined_end_the_run(tmp_path: Path) -> None:
     options = small(tmp_path, "single", dataset="digits", model="mlp", epochs=1, batch_size=5000, lr=1e30)
     with pytest.raises(RunFailed, match="held-out set is nan after epoch 1"):

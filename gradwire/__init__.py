@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gradwire.core.records.errors import between as between
     from gradwire.core.records.errors import one_of as one_of
     from gradwire.core.records.tables import aligned as aligned
-    from gradwire.core.strategy.base import Strategy as Strategy
     from gradwire.core.strategy.factories import ByTensor as ByTensor
     from gradwire.core.strategy.factories import OptimizerFactory as OptimizerFactory
     from gradwire.core.strategy.factories import by_name as by_name
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from gradwire.core.strategy.run_size import RunSize as RunSize
     from gradwire.core.strategy.served import Mean as Mean
     from gradwire.core.strategy.served import Served as Served
+    from gradwire.core.strategy.strategy import Strategy as Strategy
     from gradwire.core.strategy.traits import Cost as Cost
     from gradwire.core.strategy.traits import Footprint as Footprint
     from gradwire.core.strategy.traits import Traffic as Traffic
@@ -99,7 +99,7 @@ _HOME = {
         "one_of",
     ),
     "gradwire.core.records.tables": ("aligned",),
-    "gradwire.core.strategy.base": (
+    "gradwire.core.strategy.strategy": (
         "RunSize",
         "Strategy",
     ),

@@ -3,8 +3,8 @@
 import textwrap
 from collections.abc import Callable
 
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.cost_model import describe
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.options import Options
 from gradwire.strategies import GROUPS
 

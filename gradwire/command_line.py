@@ -30,8 +30,8 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from gradwire.arguments import read_options, value_of
 from gradwire.core.records.errors import UsageError, nearest
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.cost_model import describe
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.run import run
 from gradwire.early_arguments import listed
 from gradwire.ending import run_command as run_command

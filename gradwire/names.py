@@ -15,7 +15,7 @@ from typing import Any
 
 from gradwire.arguments import check_name
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.checks import check_class
 from gradwire.core.workloads.lookup import import_user_object
 from gradwire.options import Options

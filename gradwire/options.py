@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.options import CHOICE, Choice, CoreOptions
 from gradwire.core.training.wing import Wing
 from gradwire.strategies import STRATEGIES

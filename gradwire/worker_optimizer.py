@@ -25,12 +25,12 @@ import torch
 from torch import nn
 
 from gradwire.core.records.errors import UsageError, in_python
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.state import random_state, set_random_state
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Schedule
 from gradwire.core.transports.base import Transport
 

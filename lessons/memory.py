@@ -13,7 +13,7 @@ import torch
 
 from gradwire.core.transports.base import Transport
 from gradwire.sharding import blocks
-from gradwire.sharding.passes import pop_gradients
+from gradwire.sharding.block_observer import pop_gradients
 from strategies import FullySharded
 
 

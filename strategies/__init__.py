@@ -36,7 +36,7 @@ _OF_THE_CORE = {
     "OptimizerFactory": "gradwire.core.strategy.factories",
     "Replica": "gradwire.core.strategy.replica",
     "RunSize": "gradwire.core.strategy.run_size",
-    "Strategy": "gradwire.core.strategy.base",
+    "Strategy": "gradwire.core.strategy.strategy",
     "Traffic": "gradwire.core.strategy.traits",
     "Traits": "gradwire.core.strategy.traits",
     "UsageError": "gradwire.core.records.errors",

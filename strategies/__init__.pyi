@@ -4,12 +4,12 @@ from gradwire.core.records.errors import UsageError as UsageError
 from gradwire.core.records.errors import between as between
 from gradwire.core.records.errors import one_of as one_of
 from gradwire.core.records.lazy import LazyTable
-from gradwire.core.strategy.base import Strategy as Strategy
 from gradwire.core.strategy.factories import ByTensor as ByTensor
 from gradwire.core.strategy.factories import OptimizerFactory as OptimizerFactory
 from gradwire.core.strategy.factories import by_name as by_name
 from gradwire.core.strategy.replica import Replica as Replica
 from gradwire.core.strategy.run_size import RunSize as RunSize
+from gradwire.core.strategy.strategy import Strategy as Strategy
 from gradwire.core.strategy.traits import Cost as Cost
 from gradwire.core.strategy.traits import Traffic as Traffic
 from gradwire.core.strategy.traits import Traits as Traits

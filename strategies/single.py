@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gradwire.core.records.errors import between
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import NOTHING, Cost, Traits
 
 

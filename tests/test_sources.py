@@ -120,7 +120,7 @@ GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_s
 ALLOWED = {
     ("gradwire/core/strategy/state.py", "set_random_state"),  # a checkpoint brings the random state of its rank
     ("gradwire/torch_scripts/process_state.py", "install"),  # of the rank that runs next
-    ("gradwire/core/training/passes.py", "choose_threads"),  # known only once there is a model
+    ("gradwire/core/training/computing.py", "choose_threads"),  # known only once there is a model
     ("gradwire/checkpoints/evaluate.py", "evaluate_all"),
 }
 

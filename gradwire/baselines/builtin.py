@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 from typing_extensions import override
 
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import CodecFactory
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import (
@@ -28,6 +27,7 @@ from gradwire.core.strategy.replica import (
     trained,
 )
 from gradwire.core.strategy.settings import DEFAULT, RunSettings
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import Transport
 

@@ -12,11 +12,11 @@ from gradwire.compression.base import Linear
 from gradwire.compression.none import NoCodec
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.options import check_limits
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import AllReduce
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.missing import MISSING, Missing
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Coded, Cost
 from gradwire.core.strategy.updater import optimizer_of
 from gradwire.core.transports.base import Message, Transport

@@ -27,7 +27,7 @@ from gradwire.command_line import refuse_unknown, run_command
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.options import check_limits
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.workloads.lookup import call_user_function, import_user_object
 from gradwire.every_order.invariants import Holds
 from gradwire.every_order.report import Report, ask_again, examine

@@ -14,11 +14,11 @@ import torch
 from gradwire.baselines.builtin import Builtin
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.every_order.problem import Numbers, loss, samples
 from gradwire.every_order.scheduler import Pick, Scheduler
 from gradwire.every_order.transport import InPlace, Ordered

@@ -15,8 +15,8 @@ import torch
 from greenlet import GreenletExit
 
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.transports.base import NO_LIMIT, Transport
 from gradwire.core.transports.inbox import ANY, Tags, named
 from gradwire.core.transports.messages import Delivered, Message, Work, as_vector

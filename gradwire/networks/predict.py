@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.cost_model import evaluate_cost
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Coded
 from gradwire.core.transports.throttle import FAIR, IN_ORDER
 

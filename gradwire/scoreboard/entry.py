@@ -19,8 +19,8 @@ from torch.nn import Parameter
 
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize, check_strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.rank import Orders
 from gradwire.core.transports.messages import Work
 from gradwire.core.workloads.data import Data

@@ -7,8 +7,8 @@ from typing import Protocol
 from typing_extensions import override
 
 from gradwire.core.records.recorder import Recorder
+from gradwire.sharding.block_observer import BlockObserver, spend_forward
 from gradwire.sharding.blocks import Block
-from gradwire.sharding.passes import BlockObserver, spend_forward
 
 
 class Gathering(Protocol):

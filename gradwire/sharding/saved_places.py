@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from typing_extensions import override
 
 from gradwire.core.records.recorder import Recorder
+from gradwire.sharding.block_observer import BlockObserver
 from gradwire.sharding.blocks import Block
-from gradwire.sharding.passes import BlockObserver
 
 
 class SavedPlaces(BlockObserver):

@@ -19,7 +19,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import layout_of, trained
 from gradwire.core.strategy.updater import Updater
-from gradwire.core.training.passes import Precision
+from gradwire.core.training.computing import Precision
 from gradwire.core.transports.timing import now
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data

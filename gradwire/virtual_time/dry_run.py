@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy import cost_model
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.run_size import RunSize, check_strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.timing import at_intervals
 from gradwire.diagnosis.memory_use import MemoryUse

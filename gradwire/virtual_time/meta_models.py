@@ -10,7 +10,7 @@ from torch import nn
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.replica import float_buffers, layout_of, trained
-from gradwire.core.training.passes import shares_of
+from gradwire.core.training.computing import shares_of
 from gradwire.core.workloads import models
 from gradwire.core.workloads.lookup import import_torchvision
 from gradwire.options import Options

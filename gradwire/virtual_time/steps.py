@@ -22,8 +22,8 @@ from gradwire.core.transports.base import Transport
 from gradwire.diagnosis.memory import Memory
 from gradwire.diagnosis.memory_use import MemoryUse
 from gradwire.options import Options
+from gradwire.sharding.block_observer import BlockObserver, bind, on_blocks, pop_gradients, unbind
 from gradwire.sharding.blocks import Block, blocks_of, cut
-from gradwire.sharding.passes import BlockObserver, bind, on_blocks, pop_gradients, unbind
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from strategies.collectives import average
 
 

@@ -31,9 +31,9 @@ from typing_extensions import override
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
+from gradwire.sharding.block_observer import bind, on_blocks, unbind
 from gradwire.sharding.blocks import Block, check_pieces
 from gradwire.sharding.common_order import CommonOrder
-from gradwire.sharding.passes import bind, on_blocks, unbind
 from gradwire.sharding.saved_places import SavedPlaces
 from strategies.all_reduce.hidden_communication import HiddenCommunication
 from strategies.all_reduce.sharded_gradients import ShardedGradients

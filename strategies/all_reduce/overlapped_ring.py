@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import torch
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Cost, Traffic
 from strategies.all_reduce.hidden_communication import HiddenCommunication
 from strategies.collectives import Rounds, average

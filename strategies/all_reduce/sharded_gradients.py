@@ -18,8 +18,8 @@ from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from gradwire.core.transports.base import Work
+from gradwire.sharding.block_observer import pop_gradients
 from gradwire.sharding.blocks import Block, cut
-from gradwire.sharding.passes import pop_gradients
 from gradwire.sharding.resharding import gather_states, state_of
 from strategies.all_reduce.sharded_ring import ShardedRing
 from strategies.collectives import all_gather, reduce_scatter

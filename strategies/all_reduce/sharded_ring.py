@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
 from strategies.collectives import all_gather, average, reduce_scatter, ring_all_reduce
 

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from gradwire.core.records.options import option
+from gradwire.sharding.block_observer import BlockObserver, on_blocks, spend_forward
 from gradwire.sharding.blocks import Block, cut
-from gradwire.sharding.passes import BlockObserver, on_blocks, spend_forward
 from strategies.collectives import Rounds
 from strategies.local_models.drifting import Drifting
 from strategies.local_models.fragment import BackwardPass, Fragment

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.strategy.base import Strategy
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import NOTHING, Cost, Footprint, Traits, Weight
 from strategies.collectives import broadcast
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.run_size import RunSize
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import NOTHING, SURVIVED, Cost, Traits, Weight
 from strategies.living import ROOT, Living
 from strategies.lock_free.lost_updates import LostUpdates

@@ -11,7 +11,7 @@ from gradwire.core.records.formulas import as_written
 from gradwire.core.strategy.traits import Chooses, Coded, Traffic
 
 if TYPE_CHECKING:
-    from gradwire.core.strategy.base import Strategy  # which imports this module
+    from gradwire.core.strategy.strategy import Strategy  # which imports this module
 
 
 def describe(kind: type) -> str:

@@ -8,7 +8,7 @@ from gradwire.core.records.options import check_limits
 from gradwire.core.strategy.factories import OptimizerFactory
 
 if TYPE_CHECKING:
-    from gradwire.core.strategy.base import Strategy  # which imports this module
+    from gradwire.core.strategy.strategy import Strategy  # which imports this module
 
 
 @dataclass(frozen=True)

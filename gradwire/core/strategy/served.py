@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.codes import KINDS
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.survivors import Survivors
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
 from gradwire.core.strategy.workers import GRADIENT, SERVER, Workers

@@ -12,12 +12,12 @@ import torch
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions, option
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Schedule
+from gradwire.core.training.computing import AMP
 from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES, factory, schedule
-from gradwire.core.training.passes import AMP
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.core.workloads.options import DataOptions, Named

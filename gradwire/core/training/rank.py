@@ -13,11 +13,11 @@ import torch
 from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.events import EventFile
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.replica import Replica, bytes_of
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Choice, choice_of
+from gradwire.core.training.computing import Precision, choose_threads, shares_of
 from gradwire.core.training.options import CoreOptions
-from gradwire.core.training.passes import Precision, choose_threads, shares_of
 from gradwire.core.training.progress import Report
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.base import Transport

@@ -15,8 +15,8 @@ from gradwire.core.records import files, tables
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
-from gradwire.core.strategy.base import Strategy
 from gradwire.core.strategy.cost_model import sources
+from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Choice
 from gradwire.core.training.options import CoreOptions
 from gradwire.core.training.rank import RankResult

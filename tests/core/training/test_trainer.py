@@ -18,7 +18,7 @@ from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.training.checks import prepare, resolve
-from gradwire.core.training.passes import Precision
+from gradwire.core.training.computing import Precision
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Request
 from gradwire.language.task import IGNORED

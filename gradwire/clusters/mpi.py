@@ -274,14 +274,14 @@ class LongVector(Message):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sent(Sending):
-    """See Sending."""
+    """A message that is being sent over MPI."""
 
     _transport: Mpi
     _requests: list[MPI.Request]
     _payload: Any  # lives as long as MPI reads it
 
     def has_gone(self) -> bool:
-        """See Sending: whether MPI needs the payload no more."""
+        """Return whether MPI needs the payload no more."""
         while self._requests and self._requests[-1].Test():
             self._requests.pop()
         if not self._requests:

@@ -213,8 +213,8 @@ class Graph:
 
     def ends_at(self, inputs: Sequence[Any]) -> bool:
         """Return whether all its leaves are among these tensors or edges."""
-        given = (one if isinstance(one, torch.Tensor) else getattr(one.node, "variable", None) for one in inputs)
-        return {id(leaf.variable) for leaf in self._leaves} <= {id(one) for one in given}
+        given = (end if isinstance(end, torch.Tensor) else getattr(end.node, "variable", None) for end in inputs)
+        return {id(leaf.variable) for leaf in self._leaves} <= {id(tensor) for tensor in given}
 
     @contextmanager
     def at_last_leaf(self, call: Callable[[], None]) -> Iterator[None]:

@@ -93,7 +93,7 @@ class Simulation:
         }
 
     def text(self) -> str:
-        """Return what is shown of a run beside its summary: also who was to die, and did not."""
+        """Return the lines of a run below its summary, such as the deaths that did not happen."""
         late = [death for death in self.time.deaths if death.time > self.time.now()]
         lines = [
             f"not killed     rank {death.rank}: the run had ended before {death.time:g} virtual s" for death in late

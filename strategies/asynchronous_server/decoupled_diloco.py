@@ -4,14 +4,14 @@ x is cut into P fragments, p = 0 .. P - 1, which take turns. Rank 0, the syncer,
 
     learner m, every H steps:  sends x_m,p, its samples and its steps, and computes on
     syncer:                    merges p when K learners have sent it, or `grace` seconds after the first has:
-                               w_m ~ samples_m samples_m / steps_m, normalised over those who have sent it
+                               w_m ~ samples_m samples_m / steps_m, normalised over those that sent it
                                X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), and sends X_p to them
     learner m, when X_p comes: x_m,p <- X_p
 
 (Decoupled DiLoCo, 2026, arXiv 2604.21428.) samples_m and steps_m are those since m sent p before. What m does to p
 between sending x_m,p and taking X_p is lost. With `wait` it waits for X_p: with K all and P = 1 that is DiLoCo.
 
-Different from the paper: there the grace time adapts itself and X_p goes to all learners. Here it goes to those who
+Different from the paper: there the grace time adapts itself and X_p goes to all learners. Here it goes to those that
 have sent p, and p is merged too when one of them sends it again. So no more than two of x_m,p and X_p are on the way:
 before the third, m waits until the network has brought the first X_p, and never for another learner.
 
@@ -163,7 +163,7 @@ class DecoupledDiLoCo(Served):
                 gathered.add(message)
 
     def merge(self, p: int, sent: dict[int, Sent]) -> None:
-        """X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), w_m ~ samples_m samples_m / steps_m, over those who sent it."""
+        """X_p <- Nesterov(X_p, X_p - sum of w_m x_m,p), w_m ~ samples_m samples_m / steps_m, over those sent."""
         w = {m: push.samples * push.samples / push.steps for m, push in sent.items()}
         total = sum(w.values())
         with self.transport.recorder.phase("update", 1 / self.fragments):

@@ -40,7 +40,7 @@ class Updater:
 
     `optimizer` makes any torch optimizer from a list of parameters: of one, the vector x, if it `is_flat`; else of the
     tensors that `layout` says x is made of, which are views of it, and so are their gradients of g. `clip_norm` bounds
-    the norm of the gradient that it is given (0: no bound). `schedule`, if given, maps the samples processed so far by
+    the norm of its gradient (0: no bound). `schedule`, unless it is None, maps the samples processed so far by
     all workers to a factor of the learning rate of each group.
 
     `lacking` are the numbers of the tensors that may have no gradient, in which case it is -0: such a tensor keeps its
@@ -83,7 +83,7 @@ class Updater:
     ) -> None:
         """Update these, the vector x or all tensors, with a new optimizer.
 
-        `parts`: of x these alone, of those that `parts` returns; `packed`: what is given is they, one after the other.
+        `parts`: update only these parts of x; `packed`: the parts are stored contiguously in one tensor.
         `norm` returns the norm of the whole gradient, given that of the parts.
         """
         self._norm, layout, x = norm, self.layout, parameters[0]

@@ -100,18 +100,21 @@ def test_each_rank_has_a_state_of_accelerates() -> None:
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        ("mine.train", "rank 0: 5 mine ['a']"),
-        ("mine", "rank 0: 5 mine ['a']"),
-        ("mine.nowhere", "--script -m mine.nowhere: there is no such module; give a module that `python -m` finds"),
+        ("my_package.train", "rank 0: 5 my_package ['a']"),
+        ("my_package", "rank 0: 5 my_package ['a']"),
+        (
+            "my_package.nowhere",
+            "--script -m my_package.nowhere: there is no such module; give a module that `python -m` finds",
+        ),
         ("nowhere.train", "--script -m nowhere.train: No module named 'nowhere'; give a module"),
     ],
 )
 def test_a_module_is_run_as_by_python(module: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").touch()
-    (tmp_path / "mine" / "other.py").write_text("x = 5")
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").touch()
+    (tmp_path / "my_package" / "other.py").write_text("x = 5")
     for name in ("__main__", "train"):
-        (tmp_path / "mine" / f"{name}.py").write_text(
+        (tmp_path / "my_package" / f"{name}.py").write_text(
             "import sys\nfrom .other import x\nassert __name__ == '__main__'\nprint(x, __package__, sys.argv[1:])"
         )
     monkeypatch.chdir(tmp_path)

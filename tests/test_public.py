@@ -7,11 +7,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import gradwire
+from gradwire.core.records.recorder import Recorder
+from gradwire.core.strategy.updater import Updater
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
@@ -56,3 +60,10 @@ def test_importing_the_package_loads_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True, cwd=ROOT
     )
     assert done.stdout == "False\n"
+
+
+def test_former_names_mean_the_same() -> None:
+    assert gradwire.find_fault is gradwire.check_all_reduce
+    strategy = gradwire.STRATEGIES["param_server"]()
+    strategy.updater = Updater([torch.zeros(1)], partial(torch.optim.SGD, lr=0.1), 0.0, None, Recorder(enabled=False))
+    assert strategy.descent is strategy.updater

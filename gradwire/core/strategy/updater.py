@@ -233,11 +233,11 @@ class Updater:
 
 
 class HasUpdater:
-    """Has an `updater`, also by its former name, which strategies and submissions of users may still have."""
+    """An object with an `updater`; `descent` is its former name, which files of users may contain."""
 
     updater: Updater
 
     @property
     def descent(self) -> Updater:
-        """The updater."""
+        """The same object as `updater`."""
         return self.updater

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts import process
+from gradwire.torch_scripts import process, shared
 from gradwire.torch_scripts.process_group import ScriptGroup
 from gradwire.torch_scripts.threads import BackwardCall, here
 
@@ -25,8 +25,8 @@ from gradwire.torch_scripts.threads import BackwardCall, here
 def replaced(world_size: int) -> Iterator[None]:
     """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
 
-    Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
-    during which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
+    Also replaced are the starts of processes that are ranks, and what these share, and the wait for a future, during
+    which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
     """
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
@@ -64,9 +64,9 @@ def replaced(world_size: int) -> Iterator[None]:
             rank.settle()
         return wait_for(future)
 
-    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
+    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
         check("spawn(nprocs", nprocs, world_size)
-        fn(_rank(), *args)
+        return shared.spawn(fn, args, nprocs, join)
 
     def make(optimizer: Any, *arguments: Any, **more: Any) -> None:
         make_really(optimizer, *arguments, **more)
@@ -85,6 +85,7 @@ def replaced(world_size: int) -> Iterator[None]:
             (torch.multiprocessing, "spawn", spawn),
             (torch.optim.Optimizer, "__init__", make),
             *process.replacements(),
+            *shared.replacements(),
         ):
             stack.enter_context(patch.object(owner, name, value))
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)

@@ -4,7 +4,7 @@ What a rank enters is done beside it, by a coroutine with a transport of its own
 collective that is not waited for is on its way while the rank computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -87,6 +87,49 @@ class Cluster(Engine[VirtualRank]):
         return found
 
     @override
+    def wait_until(self, rank: VirtualRank, ready: Callable[[], bool], words: str, limit_s: float | None) -> bool:
+        rank.pass_time()
+        self.world.turn(rank.clock)
+        rank.show(rank.phase)
+        rank.waits_in, late = words, False
+        until = float("inf") if limit_s is None else rank.clock + limit_s
+
+        def give_up() -> None:
+            nonlocal late
+            if rank in self.waiting:
+                late = True
+                self.waiting.remove(rank)
+                self.world.at(until, rank.coroutine)
+
+        if limit_s is not None and not ready():
+            self.world.at(until, give_up)
+        while not (ready() or late):
+            self.waiting.append(rank)
+            self.world.wait()
+            rank.clock = max(rank.clock, self.world.time)
+        rank.waits_in = ""
+        rank.show("wait", tag=words)
+        return ready()
+
+    def start_process(self, starter: VirtualRank, rank: VirtualRank, number: int) -> None:
+        """Let another thread be the rank of this one, which goes on beside it."""
+        rank.engine, self.ranks[rank.rank] = self, rank
+        self.starters.append(starter)
+
+        def run() -> None:
+            self.run_rank(rank)
+            self.started.ended.add(number)
+            self.changed(rank)
+
+        rank.coroutine = self.world.start(run, rank.clock)
+
+    @override
+    def changed(self, rank: VirtualRank) -> None:
+        waiting, self.waiting = self.waiting, []
+        for other in waiting:
+            self.world.at(rank.clock, other.coroutine)
+
+    @override
     def sleep(self, rank: VirtualRank, seconds: float) -> None:
         rank.pass_time()
         rank.show(rank.phase)
@@ -101,7 +144,7 @@ class Cluster(Engine[VirtualRank]):
                 rank.coroutine = self.world.start(partial(self.run_rank, rank))
             self.world.run()
         finally:
-            for rank in self.ranks:
+            for rank in [*self.ranks, *self.starters]:
                 rank.coroutine.throw()
 
     def _catch_up(self, pending: Pending) -> VirtualRank:
@@ -207,7 +250,7 @@ def run_in_virtual_time(
         raise cluster.failure
     if waits := cluster.deadlock():
         raise Deadlock(f"deadlock: {waits}")
-    for rank in ranks:
+    for rank in cluster.ranks:
         rank.pass_time()
         rank.show(rank.phase)
     return cluster

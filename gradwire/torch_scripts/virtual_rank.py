@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,7 +15,11 @@ from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
 from gradwire.torch_scripts.bill import Bill, ByPass, ByRate, Graph, Operations
 from gradwire.torch_scripts.script import Program
+from gradwire.torch_scripts.starter import Process
 from gradwire.torch_scripts.threads import BackwardCall, RankThread
+
+if TYPE_CHECKING:
+    from gradwire.torch_scripts.virtual import Cluster
 
 
 class ScriptRecorder(Recorder):
@@ -60,11 +65,14 @@ class VirtualRank(RankThread):
     `bill`: what its passes take. Without, the seconds of its thread pass.
     """
 
+    engine: "Cluster"
     progress: "tqdm[Any] | None" = None
 
-    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed) -> None:
-        super().__init__(script, recorder.rank, n, seed)
-        self.recorder = recorder
+    def __init__(
+        self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed, outputs: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(script, recorder.rank, n, seed, outputs)
+        self.recorder, self._given = recorder, (n, seed, speed)
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
@@ -73,6 +81,16 @@ class VirtualRank(RankThread):
         self._optimizer: torch.optim.Optimizer | None = None  # whose steps count
         self._depth = 0  # modules that are being called
         recorder.clock = lambda: self.clock
+
+    @override
+    def start_process(self, run: Callable[[], object], number: int) -> None:
+        self._end_phase(self.phase)
+        rank = VirtualRank(Process(self._script, run), self.recorder, *self._given, self._outputs)
+        rank.state.main = self.state.main
+        rank.clock, rank._shown, rank.progress = self.clock, self._shown, self.progress
+        rank.passes, rank.steps = self.passes, self.steps
+        self.recorder = ScriptRecorder(self.rank, self._script.folder)  # nobody's: the other is the rank now
+        self.ask(partial(self.engine.start_process, self, rank, number))
 
     def pass_time(self) -> None:
         """Let the time pass that its thread has computed, if none is given."""

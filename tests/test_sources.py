@@ -31,7 +31,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("every_order", "networks", "virtual_time"),
+    "torch_scripts": ("diagnosis", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",

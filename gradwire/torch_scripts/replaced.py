@@ -13,7 +13,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts import process, shared
@@ -73,6 +73,10 @@ def replaced(world_size: int) -> Iterator[None]:
         if (rank := here()) is not None:
             rank.has_optimizer = True
 
+    def steps_now(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (rank := here()) is not None:
+            rank.steps_now(optimizer)
+
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if (rank := here()) is not None:
             rank.stepped(optimizer)
@@ -93,6 +97,7 @@ def replaced(world_size: int) -> Iterator[None]:
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
         stack.callback(register_module_forward_pre_hook(begin).remove)
         stack.callback(register_module_forward_hook(end, always_call=True).remove)
+        stack.callback(register_optimizer_step_pre_hook(steps_now).remove)
         stack.callback(register_optimizer_step_post_hook(stepped).remove)
         by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
         by_thread(True)  # C++ knows groups by name, and here by name and thread

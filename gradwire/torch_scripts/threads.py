@@ -172,6 +172,9 @@ class RankThread:
         """Run a backward pass."""
         return run()
 
+    def steps_now(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before each step of an optimizer."""
+
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after each step of an optimizer."""
 

@@ -18,6 +18,7 @@ from gradwire.networks.card import Card
 from gradwire.torch_scripts.calls import Collective, Pending
 from gradwire.torch_scripts.collectives import Plan
 from gradwire.torch_scripts.engine import Engine, PendingCollective
+from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
 from gradwire.virtual_time.network import Network
@@ -234,15 +235,16 @@ class _Log(Recorder):
 
 def run_in_virtual_time(
     script: Program, network: Network, recorders: Sequence[ScriptRecorder], speed: Speed,
-    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None,
+    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None, hashes: bool = False,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
-    `progress` counts the passes of all ranks.
+    `progress` counts the passes of all ranks. `hashes`: keep those of their steps.
     """
     ranks = [VirtualRank(script, recorder, len(recorders), seed, speed) for recorder in recorders]
     for rank in ranks:
         rank.progress = progress
+        rank.hashes = StepHashes() if hashes else None
     cluster = Cluster(network, ranks, plans)
     with ranks_alone(script):
         cluster.run(cluster.run_all)

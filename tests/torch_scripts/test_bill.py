@@ -96,3 +96,26 @@ def test_compute_is_cut_by_operations(capsys: pytest.CaptureFixture[str]) -> Non
 def test_one_option_says_how_fast_ranks_compute(given: list[str], says: str) -> None:
     code, text = said_by(lambda: simulate.main(["--script", __file__, *given]))
     assert (code, says in text) == (2, True), text
+
+
+B, T, H = 2, 12, 24  # as in parallel.py
+MLP, ATTENTION = 2 * 8 * B * T * H * H, 2 * 4 * B * T * H * H + 4 * B * T * T * H  # operations of a forward pass
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize(
+    ("name", "halves", "forward"),
+    [
+        ("mlp", 2 + 2, MLP),  # two all-reduces: of the outputs, and of the gradients of the inputs
+        ("attention", 2 + 3 * 2, ATTENTION),  # of which q, k and v have their own
+        ("sequence", 2 + 2, MLP),  # an all-gather and a reduce-scatter, and back
+        ("experts", 2 + 2, MLP),  # two all-to-alls, and back
+    ],
+)
+def test_layers_in_parallel_send_and_compute_what_their_formulas_say(
+    name: str, halves: int, forward: int, n: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run("parallel.py", name, n=n, speed=Speed(flops=1e9)).ranks[-1].recorder.frame()
+    assert rows[rows["op"] == "send"]["bytes"].sum() == 2 * halves * (n - 1) * B * T * H * 4 // n
+    seconds = 3 * forward / (1 if name == "experts" else n) / 1e9
+    assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(seconds, rel=1e-6)

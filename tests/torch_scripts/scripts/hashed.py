@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Three steps of two layers in data parallel, or of one layer a rank with a message between; the arguments change one.
 
 hashed.py LAYOUT [lr LR | seed SEED | data RANK | factor FACTOR]

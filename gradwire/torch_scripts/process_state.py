@@ -3,7 +3,7 @@
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Optional
 
@@ -25,13 +25,14 @@ _ATTRIBUTES: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-# Whose instances share one dictionary, which in a process is that of its rank.
-_SHARED = ("PartialState", "AcceleratorState", "GradientState")
-
-
-def _accelerate() -> Any:
-    """Return the module of Accelerate's states; None: no rank has loaded it."""
-    return sys.modules.get("accelerate.state")
+def _of_libraries() -> Iterator[tuple[Any, str, Callable[[], Any]]]:
+    """Yield what each library that is loaded keeps for its process: the owner, the name, and how it begins."""
+    if accelerate := sys.modules.get("accelerate.state"):
+        for name in ("PartialState", "AcceleratorState", "GradientState"):
+            yield getattr(accelerate, name), "_shared_state", dict
+    if ignite := sys.modules.get("ignite.distributed.utils"):
+        yield ignite, "_model", ignite._SerialModel
+        yield ignite, "_need_to_sync", lambda: True
 
 
 class ProcessState:
@@ -51,7 +52,7 @@ class ProcessState:
             type(c10d._world)().__dict__,
         ]  # fmt: skip
         self.main = ModuleType("__main__")
-        self._shared: dict[str, Any] = {}
+        self._libraries: dict[tuple[Any, str], Any] = {}
         self.handlers: dict[int, Any] = {}  # of signals, which reach no rank
         self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
         # As in a process of its own: torch begins with the same numbers on every rank, the others differ.
@@ -72,9 +73,8 @@ class ProcessState:
         if before is None or before._folder != self._folder:
             os.chdir(self._folder)
         torch.set_default_dtype(self._dtype)
-        if (module := _accelerate()) is not None:
-            for name in _SHARED:
-                getattr(module, name)._shared_state = self._shared.setdefault(name, {})
+        for owner, name, begin in _of_libraries():
+            setattr(owner, name, self._libraries[owner, name] if (owner, name) in self._libraries else begin())
         torch.default_generator.set_state(self._torch)
         random.setstate(self._random)
         numpy_random.set_bit_generator(self._numpy)
@@ -85,8 +85,7 @@ class ProcessState:
         self._values = [getattr(owner, name) for owner, name in _ATTRIBUTES]
         self.main = sys.modules["__main__"]
         self._folder, self._dtype = os.getcwd(), torch.get_default_dtype()
-        module = _accelerate()
-        self._shared = {name: getattr(module, name)._shared_state for name in _SHARED} if module else {}
+        self._libraries = {(owner, name): getattr(owner, name) for owner, name, _ in _of_libraries()}
         self._torch, self._random = torch.default_generator.get_state(), random.getstate()
         self._numpy = numpy_random.get_bit_generator()
 

@@ -92,9 +92,10 @@ def test_a_process_that_runs_a_function_of_the_script_is_a_rank(capsys: pytest.C
     assert multiprocessing.get_start_method(allow_none=True) == method
 
 
-def test_each_rank_has_a_state_of_accelerates() -> None:
-    pytest.importorskip("accelerate")
-    run("accelerate")
+@pytest.mark.parametrize("name", ["accelerate", "ignite"])
+def test_each_rank_has_what_a_library_keeps_for_its_process(name: str) -> None:
+    pytest.importorskip(name)
+    run(name)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,16 @@ elif name == "accumulates":
         model(torch.ones(2, 4)).sum().backward()
         if i % 2:
             optimizer.step()
+elif name == "ignite":
+    import ignite.distributed as idist
+
+    idist.sync()
+    dist.barrier()
+    assert (idist.get_rank(), idist.get_world_size(), idist.backend()) == (rank, 2, "gloo")
+    assert idist.all_gather(rank) == [0, 1]
+    if rank == 0:
+        idist.finalize()
+    assert idist.get_world_size() == (2 if rank else 1)
 elif name == "accelerate":
     from accelerate import Accelerator
 

@@ -1,9 +1,10 @@
 """Made by python -m docs.pages."""
 
+from gradwire.core.records.lazy import LazyTable
+
 from gradwire.core.records.errors import UsageError as UsageError
 from gradwire.core.records.errors import between as between
 from gradwire.core.records.errors import one_of as one_of
-from gradwire.core.records.lazy import LazyTable
 from gradwire.core.strategy.factories import ByTensor as ByTensor
 from gradwire.core.strategy.factories import OptimizerFactory as OptimizerFactory
 from gradwire.core.strategy.factories import by_name as by_name

@@ -18,7 +18,7 @@ import torch
 
 from gradwire.core.strategy.broadcast import broadcast as broadcast
 from gradwire.core.transports.base import Message, Transport, Work
-from gradwire.core.transports.subgroup import subgroup
+from strategies.subgroup import subgroup
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""

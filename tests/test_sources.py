@@ -118,7 +118,7 @@ def test_the_time_is_the_transports() -> None:
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
-    ("gradwire/core/strategy/state.py", "set_random_state"),  # a checkpoint brings the random state of its rank
+    ("gradwire/random_state.py", "set_random_state"),  # a checkpoint brings the random state of its rank
     ("gradwire/torch_scripts/process_state.py", "install"),  # of the rank that runs next
     ("gradwire/core/training/computing.py", "choose_threads"),  # known only once there is a model
     ("gradwire/checkpoints/evaluate.py", "evaluate_all"),

@@ -1,9 +1,10 @@
 """The wing of clusters: the launchers torchrun, mpirun and Dask; under mpirun the failure of a process ends all."""
 
+import os
 import sys
 
 from gradwire.core.launchers import LAUNCHERS, LauncherKind
-from gradwire.core.launchers.environment import started_by_mpirun, started_by_torchrun, started_with_others
+from gradwire.core.launchers.environment import started_by_mpirun, started_by_torchrun
 from gradwire.core.launchers.launcher import Launcher
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.wing import Wing
@@ -21,8 +22,14 @@ def _mpi(scheduler: str | None) -> Launcher:
     return mpirun.launcher()
 
 
+def _started_with_others() -> bool:
+    """Return whether the launcher of this process has started several."""
+    sizes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *(["WORLD_SIZE"] if started_by_torchrun() else [])]
+    return any(os.environ.get(name, "1") != "1" for name in sizes)
+
+
 def _dask(scheduler: str | None) -> Launcher:
-    if started_with_others():
+    if _started_with_others():
         option = "--launcher dask" if scheduler is None else f"--scheduler {scheduler}"
         raise UsageError(
             f"{option}: torchrun or mpirun has started several processes, and each would begin a run; start one, "

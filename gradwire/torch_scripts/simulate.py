@@ -17,7 +17,7 @@ from tyro.conf import UseAppendAction
 
 from gradwire.core.records import files, tables
 from gradwire.core.records.atomic import check_writable_by
-from gradwire.core.records.errors import RunFailed, UsageError, in_python, one_of
+from gradwire.core.records.errors import RunFailed, UsageError, one_of
 from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.records.unfinished import run_lock
@@ -25,6 +25,7 @@ from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import seconds
 from gradwire.networks.wing import read_unit
 from gradwire.options import Options
+from gradwire.python_errors import in_python
 from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program

@@ -10,12 +10,12 @@ import torch
 
 from gradwire.checkpoints import model_files
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events, load_table
 from gradwire.core.records.tables import applied
 from gradwire.core.workloads import datasets, models
 from gradwire.core.workloads.options import DataOptions
 from gradwire.language import generate
 from gradwire.pictures.scalars import check_tensorboard
+from gradwire.results import load_events, load_table
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
 from tests.runs import said_by, strategy_of

@@ -3,8 +3,7 @@
 import dataclasses
 import difflib
 import importlib
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,23 +64,6 @@ def unknown(option: str, name: str, known: Iterable[str], own: str = "") -> Usag
     known = list(known)
     others = f", and {own}" if own else ""
     return UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{others}")
-
-
-@contextmanager
-def in_python(names: Mapping[str, str]) -> Iterator[None]:
-    """Make a UsageError of the block name arguments as Python does: codec=topk, not --codec topk.
-
-    `names`: of the options whose arguments have another name.
-    """
-
-    def named(found: re.Match[str]) -> str:
-        option, value = found.groups()
-        return names.get(option, option) + (f"{': ' if '=' in value else '='}{value}" if value else "")
-
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(re.sub(r"--(\w+)(?: (\S+)(?=:))?", named, str(error))) from error
 
 
 def between(options: Any, option: str, low: float, high: float | None = None, why: str = "") -> None:

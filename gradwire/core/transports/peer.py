@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.core.transports.base import CLOSED
-from gradwire.core.transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
+from gradwire.core.transports.encoding import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
 from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
 from gradwire.core.transports.staging_buffer import SLOTS, Stage, slot_at
 

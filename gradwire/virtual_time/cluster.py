@@ -52,7 +52,7 @@ def fit(options: Options) -> Options:
         raise UsageError(
             f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
         )
-    if options.launcher or options.scheduler:
+    if getattr(options, "launcher", None) or getattr(options, "scheduler", None):
         raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")

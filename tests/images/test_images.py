@@ -13,9 +13,9 @@ import torch
 
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.data import Data, Samples
-from gradwire.core.workloads.options import DataOptions
 from gradwire.images import sample_images
 from gradwire.images.images import Pictures, opened, random_cut
+from gradwire.options import Options
 from tests.images.pictures import SIZE
 from tests.runs import said_by
 
@@ -24,7 +24,7 @@ transforms = pytest.importorskip("torchvision.transforms")
 
 def load(folder: Path, seed: int = 0, **options: Any) -> Data:
     sized = {"image_size": SIZE} | options
-    return datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), **sized), seed)
+    return datasets.load(Options(dataset="imagefolder", data_dir=str(folder), **sized), seed)
 
 
 def pictures(samples: Samples) -> Pictures:

@@ -32,9 +32,7 @@ from gradwire.core.training.options import BY_NAME, TRAINED, CoreOptions, names_
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import LOADERS
 from gradwire.core.workloads.lookup import from_main
-from gradwire.core.workloads.options import DataOptions
 
 OptionsT = TypeVar("OptionsT", bound=CoreOptions)
 _MOST_RANKS = 100
@@ -81,7 +79,6 @@ def prepare(options: CoreOptions, launcher: Launcher = LAUNCHER) -> Data:
     _check_strategy(options, launcher, data.n_train)
     for wing in options.wings:
         wing.check(options, launcher, data, model)
-    LOADERS[options.loader].check(data)
     if launcher.shared_memory:
         _share(data)
     if launcher.is_first:
@@ -185,7 +182,7 @@ def default_n_gpus(strategy: Strategy, device: str) -> int:
 
 
 def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
-    """Check the options of restarted workers and of loaders."""
+    """Check the options of restarted workers."""
     strategy, restarts = options.strategy, options.restarts
     if restarts and not strategy.traits.workers_may_return:
         table = options.choices()["strategy"].table
@@ -195,12 +192,6 @@ def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
         )
     if restarts and not launcher.restarts:
         raise UsageError(f"--restarts: only with the local launcher; run it without {launcher.name}")
-    default = DataOptions()
-    for name in ("loader", "loader_workers"):
-        if not launcher.processes and (value := getattr(options, name)) != getattr(default, name):
-            raise UsageError(
-                f"--{name} {value}: in {launcher.name} all ranks share a process, which decodes for them; leave it out"
-            )
 
 
 # The data, the model and the strategy on them

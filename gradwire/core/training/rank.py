@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.events import EventFile
 from gradwire.core.strategy.replica import Replica, bytes_of
@@ -24,7 +23,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Alignment
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import LOADERS, Loader
+from gradwire.core.workloads.loading import Loader
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Rank:
         self.position = Position()
         self.state: dict[str, Any] | None = None  # of the strategy, to continue from
         device, dtype = transport.device, options.torch_dtype
-        fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
+        fetch = options.make_fetcher(data, device)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
 
     def tell(self, moment: str, *args: Any) -> None:

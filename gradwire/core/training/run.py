@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gradwire.core.launchers import Job, Launcher, find_launcher
+from gradwire.core.launchers import Job, Launcher
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.unfinished import run_lock
 from gradwire.core.training.checks import prepare, resolve
@@ -28,7 +28,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
     `launcher`: how the ranks are started, by default as this process was.
     Raises UsageError for errors that the user can cure, RunFailed when a rank fails.
     """
-    launcher = launcher or find_launcher(options.launcher, options.scheduler)
+    launcher = launcher or options.find_launcher()
     options = resolve(options, launcher)
     launcher.warm_up()
     data = prepare(options, launcher)

@@ -22,8 +22,6 @@ class Source:
     """A data set by name: `load(options, data_dir, seed)` returns it. Raises UsageError."""
 
     load: Callable[[Any, Path, int], Data]
-    own_options: tuple[str, ...] = ()
-    """Options that only such data sets have; they are None where they are not given."""
 
 
 def load(options: DataOptions, seed: int = 0) -> Data:
@@ -55,10 +53,6 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
     if name not in DATASETS and ":" not in name:
         raise unknown("--dataset", name, DATASETS, "yourmodule:function")
     source = DATASETS.get(name) or Source(lambda *_: _user(name, options.task in (None, CLASSIFICATION)))
-    for option in {option for other in DATASETS.values() for option in other.own_options} - {*source.own_options}:
-        if (value := getattr(options, option)) is not None:
-            able = ", ".join(able for able, other in DATASETS.items() if option in other.own_options)
-            raise UsageError(f"--{option} {value}: it is only for --dataset {able}; leave it out")
     return source.load(options, data_dir, seed)
 
 

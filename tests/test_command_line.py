@@ -20,8 +20,8 @@ from gradwire import command_line
 from gradwire.baselines import fully_sharded_builtin
 from gradwire.compression import CODECS, Codec
 from gradwire.core.training.checks import prepare, resolve
+from gradwire.help_texts import FIRST
 from gradwire.options import Options, option_names
-from gradwire.short_help import FIRST
 from gradwire.virtual_time import simulate
 from strategies import STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, said, said_by

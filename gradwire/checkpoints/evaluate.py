@@ -29,8 +29,8 @@ from gradwire.core.training.evaluation import evaluate
 from gradwire.core.transports.timing import RunningClock, sleep
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.loading import batches_of_test
-from gradwire.names import check_recorded_code
 from gradwire.options import Options
+from gradwire.recorded import check_recorded_code
 
 FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores
 _SHOWN = {"top1": "top-1", "top5": "top-5"}

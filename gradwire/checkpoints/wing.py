@@ -71,8 +71,8 @@ class Checkpoints(Wing):
             return None
         from gradwire.checkpoints import files, replay
         from gradwire.checkpoints.folder import latest
-        from gradwire.names import NAMING_CODE, naming, options_from
         from gradwire.options import Options
+        from gradwire.recorded import NAMING_CODE, naming, options_from
 
         named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}
         if path := value_of("--resume", arguments):

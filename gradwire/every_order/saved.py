@@ -17,7 +17,7 @@ from gradwire.every_order.report import Counterexample
 from gradwire.every_order.runs import Case, Run, run_once
 from gradwire.every_order.scheduler import Option
 from gradwire.every_order.search import repeat
-from gradwire.names import options_from
+from gradwire.recorded import options_from
 from gradwire.results import load_metadata
 
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")

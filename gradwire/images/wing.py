@@ -17,14 +17,16 @@ from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data, Fetcher
 from gradwire.core.workloads.datasets import DATASETS, Source
 from gradwire.core.workloads.models import MODELS, Model
-from gradwire.images.torchvision_data import SOURCES, load_download
-from gradwire.images.torchvision_models import LEAST_SIDE, build
 
 DALI = "dali"
 LOADERS = ("torch", DALI)
+DOWNLOADS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
+TORCHVISION_MODELS = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11", "alexnet")
 
 
 def _load_download(name: str, options: Any, data_dir: Path, seed: int) -> Data:
+    from gradwire.images.torchvision_data import load_download
+
     return load_download(name, data_dir, options.download)
 
 
@@ -35,11 +37,13 @@ def _load_folder(options: Any, data_dir: Path, seed: int) -> Data:
 
 
 def _build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
+    from gradwire.images.torchvision_models import build
+
     return build(name, input_shape, n_classes)
 
 
-DATASETS.update({name: Source(partial(_load_download, name)) for name in SOURCES}, imagefolder=Source(_load_folder))
-MODELS.update({name: Model(partial(_build, name), takes_images=True) for name in LEAST_SIDE})
+DATASETS.update({name: Source(partial(_load_download, name)) for name in DOWNLOADS}, imagefolder=Source(_load_folder))
+MODELS.update({name: Model(partial(_build, name), takes_images=True) for name in TORCHVISION_MODELS})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ from gradwire.core.training.options import Panel
 from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.datasets import DATASETS, Source
-from gradwire.core.workloads.lookup import options_for
 from gradwire.core.workloads.models import MODELS, Model
 from gradwire.core.workloads.tasks import TASKS
 from gradwire.language.task import TASK
@@ -35,6 +34,7 @@ def _muon(*arguments: Any) -> ByTensor:
 
 
 def _build_gpt(input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
+    from gradwire.core.workloads.model_options import options_for
     from gradwire.language.gpt import GPT
 
     try:

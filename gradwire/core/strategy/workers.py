@@ -13,7 +13,6 @@ import torch
 
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.codes import Coder
-from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.updater import Updater
@@ -28,10 +27,9 @@ GRADIENT = "gradient"
 class Workers:
     """The state of a server's workers, the ranks `ranks`; the death of one ends the run: see `Survivors`.
 
-    `present` are those that are alive and have not said goodbye in this epoch, `waiting` those that have asked for a
-    reply and have none yet. `steps[k]` counts the steps that worker k has taken.
-    `version_read[k]` is the version of x that it computes on. With `coding`, gradients come as codes, and are yielded
-    decoded.
+    `alive` have not died; `present` are those of them that have not said goodbye in this epoch, `waiting` those that
+    have asked for a reply and have none yet. `steps[k]` counts the steps that worker k has taken. `version_read[k]` is
+    the version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Workers:
         self._replica, self._transport = replica, transport
         self._descent, self._coding = updater, coding
         self._noted = 0  # the version that was made known last
-        self.membership = Membership(ranks, transport, updater)
+        self.alive = set(ranks)
         self.present = set(self.alive)
         self.waiting = set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
@@ -55,11 +53,6 @@ class Workers:
         self.on_silence: Callable[[], None] = lambda: None  # called when none has come by then
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
-
-    @property
-    def alive(self) -> set[int]:
-        """The workers that have not died."""
-        return self.membership.alive
 
     @property
     def slowest(self) -> int:

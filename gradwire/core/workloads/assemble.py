@@ -1,4 +1,4 @@
-"""Making checked data sets: of four arrays, or of two map-style datasets."""
+"""Making checked data sets of four arrays."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.core.workloads.data import Data, Decoded, InMemory, decode, refused, require_pixels_or_floats
+from gradwire.core.workloads.data import Data, InMemory, refused, require_pixels_or_floats
 
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -34,7 +34,7 @@ def from_arrays(name: str, arrays: Sequence[Any], n_classes: int | None = None, 
     n_classes = int(labels.max()) + 1 if n_classes is None else n_classes
     if labels.min() < 0 or labels.max() >= n_classes:
         raise refused(name, f"labels go from {labels.min()} to {labels.max()}; count the {n_classes} classes from 0")
-    mean, std = scale or _default_scale(train.x)
+    mean, std = scale or default_scale(train.x)
     return Data(name, n_classes, tuple(train.x.shape[1:]), mean, std, train, test)
 
 
@@ -50,47 +50,17 @@ def of_any_task(name: str, arrays: Sequence[Any]) -> Data:
     if train.y.is_floating_point():
         n_outputs = train.y[0].numel()
     else:
-        n_outputs = _n_tokens(part for split in (train, test) for part in (split.x, split.y))
+        n_outputs = count_tokens(part for split in (train, test) for part in (split.x, split.y))
     return Data(name, n_outputs, tuple(train.x.shape[1:]), (), (), train, test)
 
 
-def _n_tokens(parts: Iterable[Tensor]) -> int:
+def count_tokens(parts: Iterable[Tensor]) -> int:
+    """Return the largest integer in the parts plus one."""
     return 1 + max(int(part.long().max()) for part in parts if not part.is_floating_point())
 
 
-def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Data:
-    """Make a data set of two map-style datasets whose items are (x, y); `is_class`: whether y is a class.
-
-    The number of classes is `len(train.classes)` where there is such an attribute; otherwise every item is decoded
-    once to find the largest label or token. Where y is floating: its numbers. Raises UsageError if one is not a
-    map-style dataset of such items, or is empty.
-    """
-    for split, dataset in (("train", train), ("test", test)):
-        map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        if not map_style or isinstance(dataset, (Tensor, np.ndarray)):
-            cure = "return two map-style Datasets, or four arrays (train_x, train_y, test_x, test_y)"
-            raise refused(name, f"the {split} set is a {type(dataset).__name__}; {cure}")
-        if not len(dataset):
-            raise refused(name, f"the {split} set is empty; give it at least one sample")
-    x, y = decode(name, train, 0, is_class)
-    if is_class and x.dim() not in (1, 3):
-        raise refused(name, f"an item's x is {tuple(x.shape)}; make it features or C x H x W")
-    if hasattr(train, "classes"):
-        n_classes = len(train.classes)
-    elif y.is_floating_point():
-        n_classes = y.numel()
-    else:
-        items = (
-            decode(name, dataset, i, is_class)[is_class:] for dataset in (train, test) for i in range(len(dataset))
-        )
-        n_classes = _n_tokens(part for item in items for part in item)
-    shape, known = tuple(x.shape), n_classes if is_class else None
-    mean, std = _default_scale(x) if is_class else ((), ())
-    splits = Decoded(name, "train", train, shape, known), Decoded(name, "test", test, shape, known)
-    return Data(name, n_classes, shape, mean, std, *splits)
-
-
-def _default_scale(x: Tensor) -> Scale:
+def default_scale(x: Tensor) -> Scale:
+    """Return the (mean, std) of inputs of this type."""
     return ((0.5,), (0.5,)) if x.dtype == torch.uint8 else ((0.0,), (1.0,))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from gradwire.core.records.errors import UsageError, unknown
-from gradwire.core.workloads.assemble import from_arrays, from_datasets, of_any_task
+from gradwire.core.workloads.assemble import from_arrays, of_any_task
 from gradwire.core.workloads.data import Data, refused
 from gradwire.core.workloads.lookup import call_user_function
 from gradwire.core.workloads.options import DataOptions
@@ -61,6 +61,8 @@ def _user(name: str, is_class: bool) -> Data:
     if isinstance(result, (tuple, list)) and len(result) == 4:
         return from_arrays(name, result) if is_class else of_any_task(name, result)
     if isinstance(result, (tuple, list)) and len(result) == 2:
+        from gradwire.core.workloads.map_style import from_datasets
+
         return from_datasets(name, result[0], result[1], is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
     raise refused(name, f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from gradwire.core.records.errors import UsageError, one_line, unknown
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.lookup import call_user_function, import_user_object, options_for
+from gradwire.core.workloads.lookup import call_user_function, import_user_object
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,11 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
 
 
 def _user(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
-    values = options_for(name, options, import_user_object("--model", name)) if options else {}
+    values = {}
+    if options:
+        from gradwire.core.workloads.model_options import options_for
+
+        values = options_for(name, options, import_user_object("--model", name))
     model = call_user_function("--model", name, input_shape, n_classes, **values)
     if not isinstance(model, nn.Module):
         raise UsageError(f"--model {name}: returned a {type(model).__name__}; return a torch.nn.Module")

@@ -55,3 +55,4 @@ from gradwire.worker_optimizer import WorkerOptimizer as WorkerOptimizer
 
 __version__: str
 __all__: list[str]
+find_fault = check_all_reduce

@@ -36,6 +36,7 @@ WINGS: dict[str, tuple[str, ...]] = {
         "clusters",
         "compression",
         "diagnosis",
+        "images",
         "networks",
         "pictures",
         "sharding",

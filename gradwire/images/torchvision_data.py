@@ -9,7 +9,7 @@ import torch
 from gradwire.core.records.errors import one_line
 from gradwire.core.workloads.assemble import from_arrays
 from gradwire.core.workloads.data import Data, refused
-from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.images.torchvision import import_torchvision
 
 
 @dataclass(frozen=True)

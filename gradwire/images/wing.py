@@ -18,7 +18,7 @@ from gradwire.core.workloads.data import Data, Fetcher
 from gradwire.core.workloads.datasets import DATASETS, Source
 from gradwire.core.workloads.models import MODELS, Model
 
-DALI = "dali"
+DALI, LENET = "dali", "lenet"
 LOADERS = ("torch", DALI)
 DOWNLOADS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
 TORCHVISION_MODELS = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11", "alexnet")
@@ -37,13 +37,17 @@ def _load_folder(options: Any, data_dir: Path, seed: int) -> Data:
 
 
 def _build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
-    from gradwire.images.torchvision_models import build
+    if len(input_shape) != 3:
+        raise UsageError(f"--model {name}: needs images, but a sample is {input_shape}; take --model mlp")
+    from gradwire.images import lenet, torchvision_models
 
-    return build(name, input_shape, n_classes)
+    if name == LENET:
+        return lenet.build(input_shape, n_classes)
+    return torchvision_models.build(name, input_shape, n_classes)
 
 
 DATASETS.update({name: Source(partial(_load_download, name)) for name in DOWNLOADS}, imagefolder=Source(_load_folder))
-MODELS.update({name: Model(partial(_build, name), takes_images=True) for name in TORCHVISION_MODELS})
+MODELS.update({name: Model(partial(_build, name)) for name in (LENET, *TORCHVISION_MODELS)})
 
 
 @dataclass(frozen=True, kw_only=True)

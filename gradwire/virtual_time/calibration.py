@@ -16,7 +16,7 @@ from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.machine import machine, usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.layout import Layout
-from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.tensors import layout_of, trained
 from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.computing import Precision
 from gradwire.core.transports.timing import now

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import free_memory
-from gradwire.core.strategy.replica import trained
 from gradwire.core.strategy.strategy import Strategy
+from gradwire.core.strategy.tensors import trained
 from gradwire.core.training.checks import default_n_gpus
 from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.transports.throttle import FAIR

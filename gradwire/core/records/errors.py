@@ -79,14 +79,6 @@ def between(options: Any, option: str, low: float, high: float | None = None, wh
         raise UsageError(f"--{option} {value}: must be at most {high}{', ' + why if why else ''}")
 
 
-def below(options: Any, **highs: float) -> None:
-    """Check that 0 <= each of these options of a dataclass < its bound, or is None. Raises UsageError."""
-    for option, high in highs.items():
-        value = getattr(options, option)
-        if value is not None and not 0 <= value < high:
-            raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
-
-
 def one_of(options: Any, option: str, known: Iterable[str]) -> None:
     """Check that the option of a dataclass is one of the `known` words. Raises UsageError."""
     value, known = getattr(options, option), list(known)

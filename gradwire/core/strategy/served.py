@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.arrivals import Arrivals
 from gradwire.core.strategy.codes import KINDS
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
-from gradwire.core.strategy.workers import GRADIENT, SERVER, Workers
+from gradwire.core.strategy.workers import GRADIENT, SERVER
 from gradwire.core.transports.base import Message, Work
 
 
@@ -42,10 +43,10 @@ class Served(Strategy):
         self.steps = 0
         self.over = False
 
-    def _make_workers(self, ranks: list[int]) -> Workers:
+    def _make_workers(self, ranks: list[int]) -> Arrivals:
         about = ranks, self.replica, self.transport, self.updater, self.coding
         if not self.traits.workers_may_die:
-            return Workers(*about)
+            return Arrivals(*about)
         from gradwire.core.strategy.survivors import Survivors
 
         return Survivors(*about)

@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from gradwire.core.strategy.arrivals import Arrivals
 from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.updater import Updater
-from gradwire.core.strategy.workers import SERVER, Workers
+from gradwire.core.strategy.workers import SERVER
 from gradwire.core.transports.base import ANY, NO_LIMIT, Message, PeerLost, Transport
 from gradwire.core.transports.messages import PeerReturned
 
 
-class Survivors(Workers):
+class Survivors(Arrivals):
     """Workers that continue after the death of others.
 
     A worker that has returned has no x yet and receives the server's. `steps[k]` counts the steps of worker k over all
@@ -24,7 +25,7 @@ class Survivors(Workers):
         self.alive = self.membership.alive
 
     def _receive(self, *tags: str) -> Message | None:
-        """As in Workers; None also if a worker has died or returned. Raises PeerLost when none is left."""
+        """As in Arrivals; None also if a worker has died or returned. Raises PeerLost when none is left."""
         try:
             return super()._receive(*tags)
         except PeerLost as lost:

@@ -23,9 +23,9 @@ from gradwire.core.records.options import check_limits
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.unfinished import check_name
 from gradwire.core.strategy.factories import is_flat
-from gradwire.core.strategy.replica import layout_of
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.strategy import Strategy
+from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.optimizers import OPTIMIZERS
 from gradwire.core.training.options import BY_NAME, TRAINED, CoreOptions, names_with_strategy_defaults

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.replica import parameters_from
+from gradwire.core.strategy.tensors import parameters_from
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import PeerLost
 from gradwire.core.workloads.tasks import Task

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.strategy.replica import trained
+from gradwire.core.strategy.tensors import trained
 from gradwire.core.training.evaluation import REPORTER, evaluate_for_all
 from gradwire.core.training.progress import Report
 from gradwire.core.training.rank import Orders, Rank, RankResult

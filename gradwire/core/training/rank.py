@@ -12,10 +12,11 @@ import torch
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.events import EventFile
-from gradwire.core.strategy.replica import Replica, bytes_of
+from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.strategy import Strategy
+from gradwire.core.strategy.tensors import bytes_of
 from gradwire.core.strategy.traits import Choice, choice_of
-from gradwire.core.training.computing import Precision, choose_threads, shares_of
+from gradwire.core.training.computing import Precision, choose_threads
 from gradwire.core.training.options import CoreOptions
 from gradwire.core.training.progress import Report
 from gradwire.core.training.watchers import Watcher
@@ -121,8 +122,8 @@ class Rank:
                 f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
                 "--amp bf16"
             )
-        if self.recorder.time_passes and replica.is_watched:
-            self.recorder.shares = shares_of(self.model, self._small_pass)
+        if self.recorder.shares_of and replica.is_watched:
+            self.recorder.shares = self.recorder.shares_of(self.model, self._small_pass)
         self.tell("after_start")
 
     def _small_pass(self) -> None:

@@ -1,24 +1,15 @@
-"""Finding the code of a workload: the user's, by `module:function` or as an object, and torchvision's."""
+"""Finding the user's code of a workload, by `module:function` or as an object."""
 
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, Self
 
 import torch
 
-from gradwire.core.records.errors import UsageError, as_usage_error, one_line
-
-
-def import_torchvision(option: str) -> ModuleType:
-    """Import torchvision for `option` (such as `--model resnet18`). Raises UsageError if it does not fit this torch."""
-    what = f"{option}: needs torchvision, which is missing or does not match this torch"
-    cure = "; install the two together: pip install torch torchvision"
-    with as_usage_error(what, cure, (Exception, SystemExit)):  # of many kinds, if it was built for another torch
-        return importlib.import_module("torchvision")
+from gradwire.core.records.errors import UsageError, one_line
 
 
 class UserObject(str):

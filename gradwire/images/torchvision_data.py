@@ -58,7 +58,7 @@ def load_download(name: str, data_dir: Path, download: bool) -> Data:
     for split in splits:
         labels = split.labels if hasattr(split, "labels") else split.targets
         arrays += _channels_first(split.data), torch.as_tensor(labels)
-    return from_arrays(name, arrays, scale=(source.mean, source.std))
+    return from_arrays(arrays, scale=(source.mean, source.std))
 
 
 def _channels_first(images: Any) -> torch.Tensor:

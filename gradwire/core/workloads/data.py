@@ -147,12 +147,16 @@ class InMemory(Samples):
         return replace(self, x=self.x[indices], y=self.y[indices])
 
 
-def require_pixels_or_floats(name: str, x: Tensor) -> None:
-    """Raise a UsageError if `x`, the input of a classification, is neither uint8 nor floating."""
+class BadData(ValueError):
+    """What is wrong with a data set, and the cure, without its name: `refused` puts that before it."""
+
+
+def require_pixels_or_floats(x: Tensor) -> None:
+    """Raise BadData if `x`, the input of a classification, is neither uint8 nor floating."""
     if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
-        raise refused(name, f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
+        raise BadData(f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
 
 
-def refused(name: str, why: str) -> UsageError:
+def refused(name: str, why: object) -> UsageError:
     """Return the UsageError for the data set of this name, which says why it is refused."""
     return UsageError(f"--dataset {name}: {why}")

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.workloads.assemble import from_arrays, of_any_task
-from gradwire.core.workloads.data import Data, refused
+from gradwire.core.workloads.data import BadData, Data, refused
 from gradwire.core.workloads.lookup import call_user_function
 from gradwire.core.workloads.options import DataOptions
 from gradwire.core.workloads.tasks import CLASSIFICATION, find
@@ -34,7 +34,11 @@ def load(options: DataOptions, seed: int = 0) -> Data:
     """
     if options.task is not None:
         find(options.task)
-    data, size = _load_whole(options, Path(options.data_dir).expanduser(), seed), options.train_size
+    try:
+        data = _load_whole(options, Path(options.data_dir).expanduser(), seed)
+    except BadData as error:
+        raise refused(options.dataset, error) from error
+    data, size = replace(data, name=str(options.dataset)), options.train_size
     if options.task == CLASSIFICATION and data.vocabulary is not None:
         raise UsageError(f"--task {CLASSIFICATION}: --dataset {options.dataset} has no classes; leave it out")
     data = data if options.task is None else replace(data, task=options.task)
@@ -57,15 +61,15 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
 
 
 def _user(name: str, is_class: bool) -> Data:
-    result, name = call_user_function("--dataset", name), str(name)
+    result = call_user_function("--dataset", name)
     if isinstance(result, (tuple, list)) and len(result) == 4:
-        return from_arrays(name, result) if is_class else of_any_task(name, result)
+        return from_arrays(result) if is_class else of_any_task(result)
     if isinstance(result, (tuple, list)) and len(result) == 2:
         from gradwire.core.workloads.map_style import from_datasets
 
-        return from_datasets(name, result[0], result[1], is_class)
+        return from_datasets(str(name), result[0], result[1], is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-    raise refused(name, f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
+    raise BadData(f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
 
 
 def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
@@ -75,7 +79,7 @@ def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int
     y = (hidden.flatten(1) @ torch.randn(16, n_classes, generator=generator)).argmax(1)
     x = interpolate(hidden, size=(28, 28), mode="bilinear")
     x += 0.1 * torch.randn(x.shape, generator=generator)
-    return from_arrays("synthetic", (x[:n_train], y[:n_train], x[n_train:], y[n_train:]), n_classes)
+    return from_arrays((x[:n_train], y[:n_train], x[n_train:], y[n_train:]), n_classes)
 
 
 def _digits() -> Data:
@@ -88,7 +92,7 @@ def _digits() -> Data:
         train_x, test_x = ((kept[name] / 16).astype(np.float32).reshape(-1, 1, 8, 8) for name in ("train_x", "test_x"))
         train_y, test_y = (kept[name].astype(np.int64) for name in ("train_y", "test_y"))
     scale = (float(train_x.mean()),), (float(train_x.std()),)
-    return from_arrays("digits", (train_x, train_y, test_x, test_y), scale=scale)
+    return from_arrays((train_x, train_y, test_x, test_y), scale=scale)
 
 
 DATASETS = {

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.workloads.assemble import count_tokens, default_scale
-from gradwire.core.workloads.data import Data, Samples, refused, require_pixels_or_floats
+from gradwire.core.workloads.data import BadData, Data, Samples, refused, require_pixels_or_floats
 
 
 def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Data:
@@ -26,20 +26,18 @@ def from_datasets(name: str, train: Any, test: Any, is_class: bool = True) -> Da
         map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not map_style or isinstance(dataset, (Tensor, np.ndarray)):
             cure = "return two map-style Datasets, or four arrays (train_x, train_y, test_x, test_y)"
-            raise refused(name, f"the {split} set is a {type(dataset).__name__}; {cure}")
+            raise BadData(f"the {split} set is a {type(dataset).__name__}; {cure}")
         if not len(dataset):
-            raise refused(name, f"the {split} set is empty; give it at least one sample")
-    x, y = decode(name, train, 0, is_class)
+            raise BadData(f"the {split} set is empty; give it at least one sample")
+    x, y = decode(train, 0, is_class)
     if is_class and x.dim() not in (1, 3):
-        raise refused(name, f"an item's x is {tuple(x.shape)}; make it features or C x H x W")
+        raise BadData(f"an item's x is {tuple(x.shape)}; make it features or C x H x W")
     if hasattr(train, "classes"):
         n_classes = len(train.classes)
     elif y.is_floating_point():
         n_classes = y.numel()
     else:
-        items = (
-            decode(name, dataset, i, is_class)[is_class:] for dataset in (train, test) for i in range(len(dataset))
-        )
+        items = (decode(dataset, i, is_class)[is_class:] for dataset in (train, test) for i in range(len(dataset)))
         n_classes = count_tokens(part for item in items for part in item)
     shape, known = tuple(x.shape), n_classes if is_class else None
     mean, std = default_scale(x) if is_class else ((), ())
@@ -72,7 +70,10 @@ class Decoded(Samples):
         return torch.stack(xs), torch.stack(ys)
 
     def _checked(self, i: int) -> tuple[Tensor, Tensor]:
-        x, y = decode(self.name, self.items, i, self.n_classes is not None)
+        try:
+            x, y = decode(self.items, i, self.n_classes is not None)
+        except BadData as error:
+            raise refused(self.name, error) from error
         item = f"--dataset {self.name}: item {i} of the {self.split} set"
         if tuple(x.shape) != self.input_shape:
             raise UsageError(f"{item} is {tuple(x.shape)}, the first {self.input_shape}; make all of one shape")
@@ -89,8 +90,8 @@ class Decoded(Samples):
         cloudpickle.dumps(self.items)
 
 
-def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:
-    """Return item `i` of a map-style dataset as x and y, a class being one integer. Raises UsageError.
+def decode(dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:
+    """Return item `i` of a map-style dataset as x and y, a class being one integer. Raises BadData.
 
     x is uint8 or floating where y is a class.
     """
@@ -101,7 +102,7 @@ def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Ten
         raise
     except Exception as error:
         pair = "(tensor, integer label)" if is_class else "of tensors"
-        raise refused(name, f"item {i} is not a pair {pair}: {one_line(error)}; correct the dataset") from error
+        raise BadData(f"item {i} is not a pair {pair}: {one_line(error)}; correct the dataset") from error
     if is_class:
-        require_pixels_or_floats(name, x)
+        require_pixels_or_floats(x)
     return x, y

@@ -140,7 +140,8 @@ class Checkpoints(Wing):
             from gradwire.checkpoints.folder import listed
 
             if not listed(options.checkpoint_folder):
-                return [f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}"]
+                step = "the next multiple of" if options.resume else "step"
+                return [f"no checkpoint was written: no writing rank came to {step} {options.checkpoint_every}"]
         return []
 
     def conclude(self, options: CheckpointOptions, facts: Mapping[str, Any], quiet: bool) -> None:

@@ -1,5 +1,6 @@
-"""The wing of images: torchvision's data sets and models, folders of pictures, and what decodes them beforehand."""
+"""The wing of images: data sets that are decoded on demand, and what decodes them; torchvision's data and models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from gradwire.core.records.options import MAY_CHANGE_ALWAYS, option
 from gradwire.core.training.options import Panel
 from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data, Fetcher
-from gradwire.core.workloads.datasets import DATASETS, Source
+from gradwire.core.workloads.datasets import DATASETS, MAKERS, Source
 from gradwire.core.workloads.models import MODELS, Model
 
 DALI, LENET = "dali", "lenet"
@@ -36,6 +37,13 @@ def _load_folder(options: Any, data_dir: Path, seed: int) -> Data:
     return load_folder(data_dir, options.image_size, options.augment, seed)
 
 
+def _of_datasets(name: str, datasets: Sequence[Any], is_class: bool) -> Data:
+    from gradwire.images.map_style import from_datasets
+
+    train, test = datasets
+    return from_datasets(name, train, test, is_class)
+
+
 def _build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
     if len(input_shape) != 3:
         raise UsageError(f"--model {name}: needs images, but a sample is {input_shape}; take --model mlp")
@@ -46,6 +54,7 @@ def _build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str
     return torchvision_models.build(name, input_shape, n_classes)
 
 
+MAKERS[2] = _of_datasets
 DATASETS.update({name: Source(partial(_load_download, name)) for name in DOWNLOADS}, imagefolder=Source(_load_folder))
 MODELS.update({name: Model(partial(_build, name)) for name in (LENET, *TORCHVISION_MODELS)})
 

@@ -1,6 +1,6 @@
 """The data sets by name: small digits, a synthetic one, the user's own, and what wings add."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,8 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
 
 def _user(name: str, is_class: bool) -> Data:
     result = call_user_function("--dataset", name)
-    if isinstance(result, (tuple, list)) and len(result) == 4:
-        return from_arrays(result) if is_class else of_any_task(result)
-    if isinstance(result, (tuple, list)) and len(result) == 2:
-        from gradwire.core.workloads.map_style import from_datasets
-
-        return from_datasets(str(name), result[0], result[1], is_class)
+    if isinstance(result, (tuple, list)) and len(result) in MAKERS:
+        return MAKERS[len(result)](str(name), result, is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
     raise BadData(f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
 
@@ -95,6 +91,13 @@ def _digits() -> Data:
     return from_arrays((train_x, train_y, test_x, test_y), scale=scale)
 
 
+MAKERS: dict[int, Callable[[str, Sequence[Any], bool], Data]] = {
+    4: lambda name, arrays, is_class: from_arrays(arrays) if is_class else of_any_task(arrays)
+}
+"""What makes a data set of so many objects of yourmodule:function, given its name and whether targets are classes.
+
+Wings add theirs.
+"""
 DATASETS = {
     "synthetic": Source(lambda options, data_dir, seed: _synthetic(seed)),
     "digits": Source(lambda options, data_dir, seed: _digits()),

@@ -12,7 +12,7 @@ import torch
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.data import Data, InMemory
-from gradwire.core.workloads.map_style import Decoded
+from gradwire.images.map_style import Decoded
 from gradwire.options import Options
 from tests.images.pictures import write_pictures
 

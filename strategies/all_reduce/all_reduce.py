@@ -4,9 +4,9 @@
     in every step:   g <- sum of n_k g_k, summed by A
 
 T_a(N, P) are the seconds that a takes for P bytes on N ranks. Where the network is known, closed forms of its latency
-and bandwidth give them, by which MPI libraries choose too (Thakur, Rabenseifner & Gropp, 2005, Optimization of
-collective communication operations in MPICH); where it is not, they are timed: see
-`choosing.py`.
+and bandwidth give them (Thakur, Rabenseifner & Gropp, 2005, Optimization of collective communication operations in
+MPICH, compare all-reduces so, and take one for short vectors and another for long ones). Where it is not, they are
+timed: see `choosing.py`.
 
 All-reduces add in different orders, so that a run which was timed may differ in rounding from the next, which may take
 another. A resumed run takes the same; --algorithm with what a run took repeats it bit for bit.

@@ -26,22 +26,11 @@ from typing_extensions import override
 
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import NO_LIMIT, Transport
+from gradwire.core.transports.frames import BUFFER, DESCRIPTOR, GOODBYE, OBJECT, SHARED, descriptor, frame, vector_frame
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import empty, share
 from gradwire.core.transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
-from gradwire.core.transports.peer import (
-    BUFFER,
-    DESCRIPTOR,
-    DIED,
-    GOODBYE,
-    OBJECT,
-    SHARED,
-    InPlace,
-    Peer,
-    descriptor,
-    frame,
-    vector_frame,
-)
+from gradwire.core.transports.peer import DIED, InPlace, Peer
 from gradwire.core.transports.pipes import RETURNED, Endpoint
 from gradwire.core.transports.staging_buffer import fits
 

@@ -16,8 +16,21 @@ import torch
 from gradwire.core.transports.base import CLOSED
 from gradwire.core.transports.encoding import DTYPES, FLOAT, number_of
 from gradwire.core.transports.frames import (
-    BUFFER, DESCRIPTOR, FREED, GOODBYE, HEADER, HEADER_BYTES, MAPPED, OBJECT, RELEASE, SHARED, STAGED, VECTOR,
-    descriptor, frame, handle_of,
+    BUFFER,
+    DESCRIPTOR,
+    FREED,
+    GOODBYE,
+    HEADER,
+    HEADER_BYTES,
+    MAPPED,
+    OBJECT,
+    RELEASE,
+    SHARED,
+    STAGED,
+    VECTOR,
+    descriptor,
+    frame,
+    handle_of,
 )  # fmt: skip
 from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
 from gradwire.core.transports.staging_buffer import SLOTS, Stage, slot_at

@@ -14,8 +14,8 @@ from gradwire.core.launchers import Launcher
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
 from gradwire.core.training.checks import check_path
-from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Panel
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.training.wing import Record, Wing
 from gradwire.core.workloads.data import Data

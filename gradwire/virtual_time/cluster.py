@@ -12,7 +12,7 @@ from gradwire.core.records.machine import free_memory
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.tensors import trained
 from gradwire.core.training.checks import default_n_gpus
-from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data

@@ -10,14 +10,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.training.options import AMP
 
 FLOP_OF_TWO_THREADS = 1e8
 """The operations of a forward pass below which one thread computes it, in some milliseconds.
 
 A second thread would save less than half of them on idle cores, and cost ten times as much on a busy machine.
 """
-AMP = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""The names of `--amp`."""
 
 
 def choose_threads(model: nn.Module, compute: Callable[[], object], times: float) -> None:

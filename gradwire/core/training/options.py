@@ -19,17 +19,16 @@ from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Schedule
-from gradwire.core.training.computing import AMP
 from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES, factory, schedule
 from gradwire.core.workloads.batches import BatchPlan
-from gradwire.core.workloads.data import Data, Fetcher
-from gradwire.core.workloads.loading import fetch_here
+from gradwire.core.workloads.data import Data, Fetcher, fetch_here
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.core.workloads.options import DataOptions, Named
 
 T = TypeVar("T")
 TRAINED = {"float32": torch.float32, "float64": torch.float64}
 DTYPES = TRAINED | {"bfloat16": torch.bfloat16}
+AMP = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST = 1e30  # more than a float32 holds, torch refuses
 
 STRATEGY_MAY_SAY = "strategy may say"

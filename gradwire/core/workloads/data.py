@@ -123,6 +123,12 @@ class Data:
         return x.to(dtype), y
 
 
+def fetch_here(data: Data, requests: Iterator[Request], largest: int) -> Answers:
+    """Decode each batch when it is wanted: a `Fetcher`, with the data."""
+    for request in requests:
+        yield data.raw(request)
+
+
 @lru_cache(maxsize=16)
 def _per_channel(values: tuple[float, ...], trailing: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, device=device, dtype=dtype).view(-1, *[1] * trailing)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.workloads.batches import BatchPlan
-from gradwire.core.workloads.data import Answers, Data, Fetcher, Request
+from gradwire.core.workloads.data import Answers, Data, Fetcher, Request, fetch_here
 
 _TEST_BATCH, _TEST_NUMBERS = 512, 2**24  # of a batch for evaluation at most: samples, and numbers of all their inputs
 
@@ -80,9 +80,3 @@ def batches_of_test(data: Data, device: torch.device, dtype: torch.dtype, fetch:
     requests = (Request(indices, "test") for indices in torch.arange(data.n_test).split(size))
     for answer in fetch(requests, size):
         yield data.normalise(*answer, device, dtype)
-
-
-def fetch_here(data: Data, requests: Iterator[Request], largest: int) -> Answers:
-    """Decode each batch when it is wanted: a `Fetcher`, with the data."""
-    for request in requests:
-        yield data.raw(request)

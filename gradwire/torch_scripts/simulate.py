@@ -30,6 +30,7 @@ from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.torch_scripts.watcher import Watcher
 from gradwire.virtual_time.cluster import NetworkOptions, busiest, check_speed, shares_of, with_link
 from gradwire.virtual_time.network import Network
 
@@ -144,9 +145,9 @@ def simulate(
 
 
 def run_on_cluster(
-    options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
+    options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True, watcher: Watcher | None = None
 ) -> SimulatedProgram:
-    """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
+    """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed, Deadlock."""
     options, network, speed = prepare(options)
     rates = network.rates or ANY
     folder, stem = Path(options.results_dir), Path(program.name).stem
@@ -159,7 +160,7 @@ def run_on_cluster(
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
             cluster = run_in_virtual_time(
-                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress
+                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress, watcher
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)

@@ -19,6 +19,7 @@ ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
 """The rooms of `gradwire.core`, each with those of them that it may import."""
 WINGS: dict[str, tuple[str, ...]] = {
     "baselines": ("clusters", "sharding"),
+    "checking": ("torch_scripts", "virtual_time"),
     "checkpoints": ("diagnosis",),
     "clusters": ("networks",),
     "compression": (),
@@ -31,7 +32,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("every_order", "networks", "virtual_time"),
+    "torch_scripts": ("checking", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",

@@ -52,7 +52,7 @@ class ScriptOptions:
     seed: int = 0
     """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
 
-    def check(self) -> None:
+    def check_ranks(self) -> None:
         """Check the number of ranks. Raises UsageError."""
         if not 1 <= self.n_gpus <= _MOST_RANKS:
             raise UsageError(f"--n_gpus {self.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
@@ -82,6 +82,8 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     all_reduce: str = "ring"
     """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
     with --racks, hierarchical_ring; see strategies/all_reduce/."""
+    check: bool = False
+    """Also name what is silently wrong in the script, as gradwire check does."""
     results_dir: str = "results"
     """Where the records are written."""
     run_name: str | None = None
@@ -178,7 +180,7 @@ def run_on_cluster(
 
 def prepare(options: ClusterScript) -> tuple[ClusterScript, Network, Speed]:
     """Return the options with their defaults, the network, and how fast ranks compute. Raises UsageError."""
-    options.check()
+    options.check_ranks()
     one_of(options, "all_reduce", predictions.all_reduces())
     link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
     linked = with_link(Options(**link))

@@ -72,7 +72,12 @@ class Calls:
             is_root = call.root < 0 or call.ranks[call.root] == seen.rank
             written = [t for outs, _ in call.parts for t in outs if call.kind not in _FROM_ROOT or not is_root]
             read = [t for _, ins in call.parts for t in ins]
-            if call.kind == "all_reduce" and is_of_script and read[0].is_floating_point() and not read[0].is_sparse:
+            if (
+                call.kind in ("all_reduce", "reduce")
+                and is_of_script
+                and read[0].is_floating_point()
+                and not read[0].is_sparse
+            ):
                 seen.sent += [(seen.owner_of(t), sketch(t), pending.thread.line()) for t in read]
         else:
             written, read = ([], [call.tensor]) if call.is_sent else ([call.tensor], [])

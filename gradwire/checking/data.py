@@ -25,7 +25,8 @@ def judge(run: Run) -> list[Finding]:
         if not all(of_ranks):
             continue
         if any(epoch.trains for epochs in of_ranks for epoch in epochs):
-            found += _judge_training([epochs[0] for epochs in of_ranks]) or _judge_order(of_ranks[0])
+            training = _judge_training([epochs[0] for epochs in of_ranks]) or _judge_order(of_ranks[0])
+            found += training or _judge_cut(run, [epochs[0] for epochs in of_ranks])
         else:
             found += _judge_validation(run, [epochs[0] for epochs in of_ranks])
     return found or ([] if loaders else _judge_rows(run))
@@ -71,6 +72,15 @@ def _judge_training(epochs: list[Epoch]) -> list[Finding]:
         cure = "cut the data once: by the sampler or by hand" if is_cut else "let the ranks' parts cover the data"
         return [Finding(MISSING, what, cure, first.at)]
     return []
+
+
+def _judge_cut(run: Run, epochs: list[Epoch]) -> list[Finding]:
+    """Note samples that no loader takes, of data that is cut by hand."""
+    left = epochs[0].size - len({index for epoch in run.epochs for index in epoch.of})
+    if len({frozenset(epoch.of) for epoch in epochs}) < run.n or left <= run.n:
+        return []
+    what = f"no rank takes {left} of {epochs[0].size} samples"
+    return [Finding(MISSING, what, "let the ranks' parts cover the data", epochs[0].at, True)]
 
 
 def _are_same(epochs: list[Epoch], indices: list[int]) -> bool:

@@ -30,6 +30,8 @@ class SeenRank:
         self.clock = [0] * n
         self.own: Any = WeakIdKeyDictionary()  # Own, by parameter
         self.hooked: Any = WeakIdKeyDictionary()
+        self.reached: Any = WeakIdKeyDictionary()  # parameters that a gradient has come to
+        self.is_kept = True  # the backward pass adds to the gradients
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self.loaders: Any = weakref.WeakKeyDictionary()
         self.epochs: Any = weakref.WeakKeyDictionary()  # by iterator
@@ -134,27 +136,32 @@ class SeenRank:
         ids, found = {id(p) for p in stepped}, self.parameters()
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False))
-            has = before.has_gradient or (p in self.own) or not p.requires_grad
-            if p in self.own and p.requires_grad:
+            has = before.has_gradient or (p in self.reached) or not p.requires_grad
+            if p in self.reached and p.requires_grad:
                 self.trained.add(name)
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids)
         self.addresses = {p.data_ptr(): name for name, p in found.items()}
         of_models = {id(p) for p in found.values()}
         for i, tensor in enumerate(stepped):
-            if id(tensor) not in of_models and tensor not in self.own:
+            if id(tensor) not in of_models and tensor not in self.reached and tensor.grad is None:
                 self.orphans[f"parameter {i}"] = at
 
     def sent_at(self, p: torch.Tensor, own: Own | None) -> str:
         """Return the line where the gradient of a parameter was all-reduced by the script; "": it was not."""
         for owner, found, at in self.sent:
-            if owner == id(p) or (own is not None and found.shape == own.sketch.shape and equal(found, own.sketch)):
+            if owner in (id(p), -1) or (
+                own is not None and found.shape == own.sketch.shape and equal(found, own.sketch)
+            ):
                 return at
         return ""
 
     def owner_of(self, gradient: torch.Tensor) -> int:
-        """Return the id of the parameter whose gradient lies here; 0: none."""
-        found = (p for p in self.hooked if p.numel() == gradient.numel() and p.grad is not None)
-        return next((id(p) for p in found if p.grad.data_ptr() == gradient.data_ptr()), 0)
+        """Return the id of the parameter whose gradient lies here; -1: all of them do, one after another; 0: none."""
+        found = [p for p in self.hooked if p.grad is not None and type(p.grad) is torch.Tensor]
+        if gradient.numel() == sum(p.numel() for p in found) and len(found) > 1:
+            return -1 if torch.equal(gradient.flatten(), torch.cat([p.grad.flatten() for p in found])) else 0
+        alike = (p for p in found if p.numel() == gradient.numel() and p.grad.data_ptr() == gradient.data_ptr())
+        return next((id(p) for p in alike), 0)
 
     def end(self, run: Run) -> None:
         """Note the parameters at the end of the script."""

@@ -96,25 +96,22 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
     if _are_multiples(taken) and not (len(owns) == len(each) and _are_multiples(owns)):
         return _Cause("all ranks have its gradient in common, each scaled by its own factor",
                       "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
+    all_steps = (step.parameters.get(name) for step in run.steps)
+    sent = next((p.sent_at for p in all_steps if p is not None and p.sent_at), "")
+    if sent:
+        what = f"the call at {sent} does not change the gradient that each rank steps by"
+        return _Cause(what, "all-reduce p.grad itself, after backward()", sent, is_sure=True)
     if all(p.own is not None and p.taken is not None and multiple(p.own, p.taken) for p in each):
-        all_steps = (step.parameters.get(name) for step in run.steps)
-        sent = next((p.sent_at for p in all_steps if p is not None and p.sent_at), "")
-        what, cure = "its gradient was never all-reduced", "all-reduce the gradients of all parameters"
         how = frozenset().union(*(step.how for step in group))
-        if sent:
-            what = f"the all_reduce at {sent} does not change the gradient that is stepped by"
-            cure = "all-reduce p.grad itself, after backward()"
-        elif "inner" in how:
-            what, cure = (
-                "the model inside of DDP was called, so no gradient was all-reduced",
-                "call the DDP model itself",
+        if "inner" in how:
+            return _Cause(
+                "the model inside of DDP was called, so no gradient was all-reduced", "call the DDP model itself"
             )
-        elif "no_sync" in how and "ddp" not in how:
-            what, cure = (
-                "no_sync() was on, so no gradient was all-reduced",
-                "leave no_sync() for the last backward pass",
+        if "no_sync" in how and "ddp" not in how:
+            return _Cause(
+                "no_sync() was on, so no gradient was all-reduced", "leave no_sync() for the last backward pass"
             )
-        return _Cause(what, cure, sent, is_sure=bool(sent))
+        return _Cause("its gradient was never all-reduced", "all-reduce the gradients of all parameters")
     return _Cause("the ranks take different gradients", "all-reduce the gradients of all parameters")
 
 

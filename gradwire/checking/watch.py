@@ -76,6 +76,7 @@ class Watch(Watcher):
                 (torch.Tensor, "mean", self._mean(torch.Tensor.mean)),
                 (functional, "dropout", self._dropout(functional.dropout)),
                 (DistributedDataParallel, "__init__", self._made(DistributedDataParallel.__init__)),
+                (torch.autograd, "_engine_run_backward", self._backward(torch.autograd._engine_run_backward)),
                 *self._loading.replacements(),
             ):
                 stack.enter_context(patch.object(owner, name, value))
@@ -114,6 +115,9 @@ class Watch(Watcher):
                 return
             with quiet(rank):
                 seen = self.ranks[rank.rank]
+                seen.reached[p] = True
+                if not seen.is_kept:
+                    return
                 own, now = seen.own.get(p), sketch(gradient)
                 if own is None or own.sketch.shape != now.shape or p.grad is None or not bool(p.grad.any()):
                     own = seen.own[p] = Own(now * 0.0)
@@ -156,6 +160,19 @@ class Watch(Watcher):
                     seen.add_ddp(ddp, self.run, rank.line())
 
         return make
+
+    def _backward(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, accumulate_grad: bool, **more: Any) -> Any:
+            found = self._here()
+            if found is not None:
+                found[1].is_kept, before = accumulate_grad, found[1].is_kept
+            try:
+                return real(*arguments, accumulate_grad=accumulate_grad, **more)
+            finally:
+                if found is not None:
+                    found[1].is_kept = before
+
+        return run
 
     def _criterion(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def lose(*arguments: Any, **more: Any) -> Any:

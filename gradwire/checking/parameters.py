@@ -33,7 +33,8 @@ def judge(run: Run) -> list[Finding]:
     unused = [name for name in names if stepped[name] and not any(has[name])]
     if unused and any(all(values) for values in has.values()) and len(steps) > 1:
         what = f"{_listed(unused)} never {'gets' if len(unused) == 1 else 'get'} a gradient on any rank"
-        findings.append(Finding(KIND, what, "use it in the forward pass, or leave it out", at, not run.is_whole,
+        findings.append(Finding(KIND, what, "use it in the forward pass, or leave it out", at,
+                                not run.is_whole or set(unused) <= run.may_be_unused,
                                 parameter=shown(unused[0])))  # fmt: skip
     partly = [name for name in names if stepped[name] and any(has[name]) and not all(has[name])]
     if partly and not run.parallel:

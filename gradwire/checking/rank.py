@@ -98,6 +98,8 @@ class SeenRank:
         parameters = {names[id(p)]: p for p in ddp.module.parameters()}
         self.addresses = {p.data_ptr(): name for name, p in parameters.items()}
         run.ddp |= set(parameters)
+        if ddp.find_unused_parameters:
+            run.may_be_unused |= set(parameters)
         run.made.setdefault(self.rank, {}).update({name: (sketch(p), at) for name, p in parameters.items()})
 
     def note_forward(self, module: nn.Module) -> None:
@@ -136,7 +138,7 @@ class SeenRank:
         ids, found = {id(p) for p in stepped}, self.parameters()
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False))
-            has = before.has_gradient or (p in self.reached) or not p.requires_grad
+            has = before.has_gradient or p in self.reached or p not in self.hooked
             if p in self.reached and p.requires_grad:
                 self.trained.add(name)
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids)

@@ -139,6 +139,7 @@ class Run:
     unwaited: list[tuple[int, str, str]] = field(default_factory=list)
     parallel: bool = False
     ddp: set[str] = field(default_factory=set)
+    may_be_unused: set[str] = field(default_factory=set)  # DDP was told to expect it
     made: dict[int, dict[str, tuple[Sketch, str]]] = field(default_factory=dict)  # by rank, when DDP had made them
     models: list[dict[str, ModelParameter]] = field(default_factory=list)
     orphans: list[dict[str, str]] = field(default_factory=list)  # by rank: stepped, of no model that was called

@@ -19,6 +19,7 @@ ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
 """The rooms of `gradwire.core`, each with those of them that it may import."""
 WINGS: dict[str, tuple[str, ...]] = {
     "baselines": ("clusters", "sharding"),
+    "checking": ("torch_scripts", "virtual_time"),
     "checkpoints": ("diagnosis",),
     "clusters": ("networks",),
     "compression": (),
@@ -31,7 +32,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("every_order", "networks", "virtual_time"),
+    "torch_scripts": ("checking", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",
@@ -167,6 +168,7 @@ KNOWN = {
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
     *((f"gradwire/torch_scripts/{name}.py", "all_reduce") for name in ("process_group", "collectives", "simulate")),
+    *((f"gradwire/checking/{name}.py", "all_reduce") for name in ("calls", "replicas")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),
     ("gradwire/torch_scripts/process_group.py", "all_gather"),
     ("gradwire/torch_scripts/collectives.py", "all_gather"),

@@ -32,7 +32,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("checking", "every_order", "networks", "virtual_time"),
+    "torch_scripts": ("checking", "diagnosis", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",

@@ -120,6 +120,20 @@ class RealGroup(CollectiveGroup):
                 finally:
                     lock.release()
 
+    @property
+    def failure(self) -> str:
+        """What has ended the group."""
+        return self._state.failure
+
+    def look_around(self) -> None:
+        """Hear where the others are, on the pipes that no other thread of this rank waits for."""
+        for lock, transport in ((self.turn, self.collectives), (self.talking, self.messages)):
+            if lock.acquire(blocking=False):
+                try:
+                    transport.look()
+                finally:
+                    lock.release()
+
     def shutdown(self) -> None:
         """Close the group, after what its thread has to do: see `destroy_process_group`."""
         if self not in _groups:
@@ -176,12 +190,15 @@ class RealCollective(Call):
                 call.run(group.plans, transport, self.at)
                 transport.check_group()
             except WaitTimeout as late:
+                group.look_around()
                 waits = f"{me} waits in {place} for {_named(transport, late.ranks)}"
                 self._error = RuntimeError(
                     f"{NAME} process group: Timed out waiting {1000 * transport.timeout:g}ms: {waits}"
                 )
             except PeerLost as lost:
                 self._error = RunFailed(f"{me} is in {place}: {_lost(transport, lost)}")
+            except RunFailed as error:
+                self._error = RunFailed(group.failure or str(error))
             except BaseException as error:
                 self._error = error
         if isinstance(self._error, RuntimeError) and not isinstance(self._error, NotImplementedError):
@@ -315,6 +332,7 @@ class RealMessage(Call):
         return True
 
     def _late(self, limit: timedelta) -> str:
+        self._group.look_around()
         transport = self._group.messages
         waits = f"rank {self._ranks[transport.rank]} waits in {self._place}"
         ranks = [self._peer] if self._peer != ANY else transport.peers

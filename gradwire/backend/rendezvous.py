@@ -1,13 +1,11 @@
 """How the ranks of a group find each other: through its store, each opens the others' pipes by /proc."""
 
+import json
 import os
-import pickle
-from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
 import torch.distributed as dist
@@ -55,11 +53,11 @@ def meet(store: dist.Store, rank: int, size: int, limit: timedelta, meshes: int)
     """Return so many times this rank's pipes to all others, when all have called this. Raises RunFailed."""
     own = [Pipes(rank, size) for _ in range(meshes)]
     where = _machine(), os.getpid()
-    entrances = [{peer: end.fileno() for peer, end in pipes.entrances.items()} for pipes in own]
+    entrances = [[pipes.entrances[peer].fileno() if peer != rank else -1 for peer in range(size)] for pipes in own]
     try:
-        store.set(f"pipes of {rank}", pickle.dumps((*where, entrances)))
+        store.set(f"pipes of {rank}", json.dumps((*where, entrances)))
         for peer in own[0].entrances:
-            machine, pid, theirs = pickle.loads(_wait(store, f"pipes of {peer}", limit, peer))
+            machine, pid, theirs = json.loads(_wait(store, f"pipes of {peer}", limit, peer))
             if machine != where[0]:
                 raise RunFailed(
                     f"backend gradwire: rank {peer} is on another machine than rank {rank}, or in another container; "
@@ -68,7 +66,7 @@ def meet(store: dist.Store, rank: int, size: int, limit: timedelta, meshes: int)
             for pipes, numbers in zip(own, theirs, strict=True):
                 pipes.pids[peer] = pid
                 pipes.outbound[peer] = _open_entrance(pid, numbers[rank], peer)
-        store.set(f"opened by {rank}", b"1")
+        store.set(f"opened by {rank}", "")
         for peer in own[0].entrances:
             _wait(store, f"opened by {peer}", limit, peer)
     except BaseException:
@@ -103,6 +101,6 @@ def _open_entrance(pid: int, number: int, peer: int) -> Connection:
         ) from error
 
 
-def _machine() -> Sequence[Any]:
+def _machine() -> str:
     """Return what processes have in common that see each other's /proc."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
+    return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")

@@ -14,6 +14,7 @@ from typing_extensions import override
 from gradwire.backend.memory import Lent, Often, Owned
 from gradwire.backend.rendezvous import Pipes
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.transports.messages import Delivered, Message, Setup, Work
 from gradwire.core.transports.peer import DIED, OBJECT, InPlace, Peer, frame
@@ -48,10 +49,14 @@ class Place:
 
 @dataclass
 class Shared:
-    """What the transports of one group share: the ranks of the world, and what has ended the group."""
+    """What the transports of one group share: the ranks of the world, and what has ended the group.
+
+    `last_of`: where each peer was when it was heard of last.
+    """
 
     ranks: Sequence[int]
     failure: str = ""
+    last_of: dict[int, Place] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,7 +91,7 @@ class GroupTransport(SharedMemory):
         self._suffix, self._tell_at, self._has_told = self.place.suffix, float("inf"), False
         self._own: dict[int, Place] = {}  # the last calls, by number
         self._ahead: dict[int, tuple[int, Place]] = {}  # calls of others that this rank has not entered
-        self.last_of: dict[int, Place] = {}  # where each peer was when it was heard of last
+        self.last_of = shared.last_of
         super().__init__(pipes, setup)
 
     # What ranks are in
@@ -147,8 +152,8 @@ class GroupTransport(SharedMemory):
         if message.tag == _FAILED:
             self._shared_state.failure = self._shared_state.failure or pickle.loads(message.object)
         elif message.tag != _WAITS:
-            if message.tensor is not None:
-                message.object = place
+            if message.tensor is not None and not place.number and place.words:
+                message.object = place  # of a message of the user's
             super().arrive(message, sent, leaves)
 
     @override
@@ -159,6 +164,10 @@ class GroupTransport(SharedMemory):
             self._tell_at = float("inf")
             self._tell(_WAITS)
         self.check_group()
+
+    def look(self) -> None:
+        """Read what has arrived."""
+        self._move(ANY, 0)
 
     @override
     def ended(self, peer: Peer, why: str) -> None:

@@ -7,6 +7,7 @@ What a user's program needs is here and in `strategies`, the algorithms:
 Names are loaded when they are first used, so that `import gradwire` is quick; type checkers read `__init__.pyi`.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -63,3 +64,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "torch.distributed" in sys.modules:  # else torch's entry point does it
+    from gradwire.backend.registration import register
+
+    register()

@@ -13,10 +13,11 @@ from greenlet import getcurrent
 from tqdm import tqdm
 from typing_extensions import override
 
+from gradwire.backend.calls import Collective
+from gradwire.backend.collectives import Plan
 from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
-from gradwire.torch_scripts.calls import Collective, Pending
-from gradwire.torch_scripts.collectives import Plan
+from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program, ranks_alone

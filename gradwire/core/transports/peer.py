@@ -30,10 +30,9 @@ from gradwire.core.transports.frames import (
     VECTOR,
     descriptor,
     frame,
-    handle_of,
 )  # fmt: skip
 from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
-from gradwire.core.transports.staging_buffer import SLOTS, Stage, slot_at
+from gradwire.core.transports.staging_buffer import SLOTS, STAGE_BYTES, Stage, slot_at
 
 if TYPE_CHECKING:
     from gradwire.core.transports.shared_memory import SharedMemory
@@ -77,14 +76,14 @@ class Peer:
     def hand_over(self, kind: int, vector: torch.Tensor, tag: str = "", number: int = 0) -> None:
         """Hand this rank's buffer with this number to the peer, or the shared vector `tag`: BUFFER or SHARED."""
         self.unmapped += 1
-        self.write(frame(kind, tag, handle_of(vector), buffer=number))
+        self.write(frame(kind, tag, self._transport.handle(vector), buffer=number))
 
     def send_copy(self, value: torch.Tensor, tag: str, n: float, sent: float, leaves: float) -> bool:
         """Send a copy of a short vector in the stage; return whether that was possible."""
         if self.tickets >= self._stage_from:
             self._stage_from = math.inf
             with suppress(OutOfSharedMemory):  # it only saves time
-                self._stage = Stage(next(self._transport.numbers))
+                self._stage = Stage(next(self._transport.numbers), self._transport.new_memory(STAGE_BYTES))
                 self.hand_over(BUFFER, self._stage.memory, number=self._stage.number)
         # A stage that is not taken yet would be lost with this rank.
         if self._stage is None or self.unmapped or (offset := self._stage.copy(value)) < 0:

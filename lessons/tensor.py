@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire import simulate
-from lessons.columns import Block
+from lessons.passes import Block
 from lessons.report import Report
 
 D, TOKENS, FLOPS = 512, 256, 10e12

@@ -4,6 +4,7 @@ from lessons.lab import Lab
 from lessons.labs.bubble import Bubble
 from lessons.labs.columns import Columns
 from lessons.labs.compression import Compression
+from lessons.labs.experts import Experts
 from lessons.labs.failures import Failures
 from lessons.labs.links import Links
 from lessons.labs.logarithms import Logarithms
@@ -18,5 +19,5 @@ from lessons.labs.seldom import Seldom
 from lessons.labs.sharding import Sharding
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms(), Orders(), Seldom(), Failures(), Bubble(), Columns())  # fmt: skip
+        Logarithms(), Orders(), Seldom(), Failures(), Bubble(), Columns(), Experts())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

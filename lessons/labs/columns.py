@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from lessons.columns import Block, attend
 from lessons.lab import Case, Fault, Figure, Run, Vectors
+from lessons.passes import Block, attend
 from lessons.scripts import ScriptLab, count_calls
 from lessons.values import check_like, is_close, normal
 

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from lessons.columns import Block, attend, between
+from lessons.passes import Block, attend, between
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:

@@ -10,11 +10,12 @@ from typing import Generic, TypeVar
 
 import torch
 
+from gradwire.backend.calls import Collective, Message
+from gradwire.backend.collectives import Plan
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.timing import now
-from gradwire.torch_scripts.calls import Collective, Message, Pending
-from gradwire.torch_scripts.collectives import Plan
+from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.replaced import replaced
 from gradwire.torch_scripts.starter import Started
 from gradwire.torch_scripts.threads import END_S, RankThread

@@ -13,14 +13,16 @@ from greenlet import getcurrent
 from tqdm import tqdm
 from typing_extensions import override
 
+from gradwire.backend.calls import Collective
+from gradwire.backend.collectives import Plan
 from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
-from gradwire.torch_scripts.calls import Collective, Pending
-from gradwire.torch_scripts.collectives import Plan
+from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
+from gradwire.torch_scripts.watcher import Watcher
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock
 from gradwire.virtual_time.sharing import Flow
@@ -235,7 +237,8 @@ class _Log(Recorder):
 
 def run_in_virtual_time(
     script: Program, network: Network, recorders: Sequence[ScriptRecorder], speed: Speed,
-    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None, hashes: bool = False,
+    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None, watcher: Watcher | None = None,
+    hashes: bool = False,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
@@ -243,10 +246,10 @@ def run_in_virtual_time(
     """
     ranks = [VirtualRank(script, recorder, len(recorders), seed, speed) for recorder in recorders]
     for rank in ranks:
-        rank.progress = progress
+        rank.progress, rank.watcher = progress, watcher or rank.watcher
         rank.hashes = StepHashes() if hashes else None
     cluster = Cluster(network, ranks, plans)
-    with ranks_alone(script):
+    with ranks_alone(script), (watcher or Watcher()).watch():
         cluster.run(cluster.run_all)
     if cluster.failure:
         raise cluster.failure

@@ -43,7 +43,12 @@ def trained(folder: Path, name: str, **changes: Any) -> torch.Tensor:
 SYNCHRONOUS = ("single", "ring_all_reduce", "param_server", "sharded_ring", "overlapped_ring", *BUILTIN)
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+SEVERAL = ("single", "ring_all_reduce", "param_server", "overlapped_ring", "fully_sharded_builtin")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SEVERAL else pytest.mark.exhaustive) for name in SYNCHRONOUS]
+)
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process_on_whole_batches(
     tmp_path: Path, name: str, accumulate: int

@@ -17,6 +17,7 @@ from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.virtual_time.network import Racks
 from media import draw_dgs
+from tests.selection import by_default
 
 DGS = SimpleNamespace(OUT=draw_dgs.TABLE, compare=draw_dgs.measure)
 BANDWIDTHS = [case for case, _ in bandwidths.cells()]
@@ -45,12 +46,7 @@ def test_a_kept_table_has_a_row_for_each_case_of_its_grid(name: str) -> None:
     assert (both["_merge"] == "both").all(), both[both["_merge"] != "both"]
 
 
-QUICK = ("winners", "bandwidths")  # to make again
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in TABLES]
-)
+@pytest.mark.parametrize("name", by_default(("winners", "bandwidths"), TABLES))
 def test_a_table_that_was_interrupted_becomes_the_kept_one(name: str, tmp_path: Path) -> None:
     module, cases, is_chosen = TABLES[name]
     kept, keys, shown = KEPT[name], list(cases[0]), list[pd.DataFrame]()

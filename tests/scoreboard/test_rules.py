@@ -12,6 +12,7 @@ from gradwire.scoreboard.board import digest
 from gradwire.scoreboard.clusters import CLUSTERS
 from strategies import STRATEGIES
 from tests.runs import IN_MEMORY
+from tests.selection import by_default
 
 BEGIN = """from dataclasses import dataclass, field
 
@@ -212,13 +213,10 @@ def test_what_the_strategies_here_are_written_in_is_allowed(name: str) -> None:
     assert [found for node in ast.walk(tree) if (found := rules.wrong_syntax(node))] == []
 
 
-BY_DEFAULT = ("ring_all_reduce", "async_param_server", "fully_sharded", "des_loc", "demo", "easgd", "dgs", "gossip")
+SEVERAL = ("ring_all_reduce", "async_param_server", "fully_sharded", "des_loc", "demo", "easgd", "dgs", "gossip")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.exhaustive) for name in entry.ENTRIES],
-)
+@pytest.mark.parametrize("name", by_default(SEVERAL, entry.ENTRIES))
 def test_what_the_strategies_here_send_is_allowed(name: str) -> None:
     game.play(entry.find(name), "racks", 0, 1, 100)
 

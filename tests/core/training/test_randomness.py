@@ -14,6 +14,7 @@ from gradwire.core.transports.base import Transport
 from strategies import WorkerOptimizer
 from tests.ranks import virtual_time
 from tests.runs import strategy_of
+from tests.selection import by_default
 from tests.strategies.runs import made
 
 GPT: dict[str, Any] = {
@@ -23,13 +24,8 @@ GPT: dict[str, Any] = {
 IN_STEP = {"ring_all_reduce": {}, "sharded_ring": {}, "param_server": {}, "local_sgd": {"local_steps": 3}}
 
 
-BY_DEFAULT = ("sharded_ring", "local_sgd")
-
-
 @pytest.mark.parametrize("amp", [pytest.param("none", marks=pytest.mark.exhaustive), "bf16"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.exhaustive) for name in IN_STEP]
-)
+@pytest.mark.parametrize("name", by_default(("sharded_ring", "local_sgd"), IN_STEP))
 def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, name: str, amp: str) -> None:
     strategy = strategy_of(name, **IN_STEP[name])
     same = GPT | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}

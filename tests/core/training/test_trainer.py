@@ -23,6 +23,7 @@ from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Request
 from gradwire.language.task import IGNORED
 from tests.runs import n_gpus_of, small, strategy_of
+from tests.selection import by_default
 from tests.strategies.runs import BATCH_NORM, made
 
 Parameters = list[tuple[str, nn.Parameter]]
@@ -141,9 +142,7 @@ OTHERS = sorted({*tables.STRATEGIES} - {*STRATEGIES, "dgs", "demo", "des_loc"})
 SEVERAL = ("async_param_server", "easgd", "fully_sharded", "gossip", "hogwild", "local_sgd", "overlapped_ring")
 
 
-@pytest.mark.parametrize(
-    "strategy", [pytest.param(name, marks=[] if name in SEVERAL else pytest.mark.exhaustive) for name in OTHERS]
-)
+@pytest.mark.parametrize("strategy", by_default(SEVERAL, OTHERS))
 def test_every_strategy_updates_tensors(tmp_path: Path, strategy: str) -> None:
     given = BATCH_NORM | {"optimizer": "muon", "lr": 0.05, "epochs": 6, "n_gpus": n_gpus_of(strategy, 2)}
     assert made(tmp_path, "run", strategy_of(strategy), **given)["test_accuracy"] > 0.4

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import async_local_sgd, bandwidths, codec_defaults, goodput, winners
-from benchmarks.goodput import EVERY, FRAGMENTS, LEARNERS, REPAIRS, SECONDS
+from benchmarks.goodput import EVERY, FRAGMENTS, REPAIRS, SECONDS
 from benchmarks.winners import PLACES
 from experiments import grid
 from gradwire.compression import CODECS
@@ -167,18 +167,6 @@ def test_a_kept_bandwidth_is_the_first_that_is_enough(method: str) -> None:
 # Who does not wait
 
 
-def test_learners_that_do_not_wait_lose_little_more_than_the_time_of_their_repair() -> None:
-    kept = KEPT["goodput"]
-    assert (kept["synchronous"] < kept["decoupled"]).all()
-    lost = kept["learners_up"] - kept["decoupled"]
-    assert lost.between(0, 100 * (EVERY + 2) / SECONDS, "neither").all(), "what a learner has not sent when it dies"
-    assert len(goodput.summary(kept).splitlines()) == len(REPAIRS) + 4
-    for seed in goodput.SEEDS:
-        deaths = goodput.failures(REPAIRS[-1], seed)
-        assert len(set(deaths)) == LEARNERS
-        assert 0 <= min(deaths) < max(deaths) < SECONDS - REPAIRS[-1], "all are back before the end"
-
-
 @pytest.mark.parametrize(
     ("deaths", "lost"),
     [
@@ -190,18 +178,6 @@ def test_learners_that_do_not_wait_lose_little_more_than_the_time_of_their_repai
 )
 def test_a_synchronous_run_waits_for_repairs_and_repeats_what_no_checkpoint_has(deaths: Any, lost: float) -> None:
     assert goodput.synchronous(10.0, deaths) == SECONDS + lost
-
-
-def test_at_one_rate_momentum_makes_asynchronous_worse_and_its_delay_repairs_that() -> None:
-    kept, variants = KEPT["async_local_sgd"], [*async_local_sgd.VARIANTS]
-    loss = kept.query("outer_lr == 3").pivot_table("test_loss", "seed", "variant")[variants]
-    for _, (synchronous, asynchronous, with_momentum, asynchronous_with_momentum, delayed) in loss.iterrows():
-        assert asynchronous < synchronous
-        assert with_momentum < asynchronous_with_momentum
-        assert abs(delayed - with_momentum) < 0.5 * (asynchronous_with_momentum - with_momentum)
-    seconds = kept.groupby("variant")["virtual_s"].max()
-    assert all(seconds[variant] < seconds[variants[2]] / 3 for variant in variants if variant.startswith("async"))
-    assert all(variant in async_local_sgd.summary(kept) for variant in variants)
 
 
 # What a first run with a codec learns

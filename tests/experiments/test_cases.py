@@ -10,7 +10,7 @@ from experiments import cases
 from experiments.cases import COMPARED, FAMILY, FAMILY_SERVERS, GRID, SEEDS, Comparison, Family, Setup
 from experiments.measured import WHOLE
 from experiments.real import BUILTIN, TIMELINE, TUNING
-from experiments.simulated import BITS, REAL, VIRTUAL, Case, Rates, Rows
+from experiments.simulated import BITS, REAL, VIRTUAL, Rates, Rows
 from experiments.text_cases import SELDOM, SGD_RATE, TEXT
 from experiments.virtual_cases import ALIKE
 from gradwire import Options
@@ -134,18 +134,3 @@ def test_the_runs_differ_in_what_is_asked_only(name: str) -> None:
         trained = len(options.strategy.roles(options.n_gpus or 0))
         options.strategy.check(RunSize(trained, workers, 12, shared_memory=case.where == REAL))
     assert len(shared) == 1
-
-
-def test_what_takes_the_servers_steps_has_its_rate() -> None:
-    whole, rates = SIMULATED[WHOLE], {**_rates(WHOLE), (VIRTUAL, "server", 16): 0.2}
-    finals = whole.finals(rates)
-    for case in finals:
-        synchronous = (case.name, case.workers) == ("server", 16) or (case.name, case.value) == ("staleness bound s", 0)
-        if case.question == "axis" or case.name == "server":
-            assert case.lr == (0.2 if synchronous else 0.1)
-    strict = whole.options(Case("axis", "staleness bound s", 16, 0.1, 1, value=0), COMMON).recorded()
-    assert (strict["max_staleness"], strict["aggregate"]) == (0, 16)
-    lost = [case for case in finals if case.question == "lost"]
-    assert {case.workers for case in lost} == {1, 2, 4}
-    assert all(whole.options(case, COMMON).recorded()["count_lost"] for case in lost)
-    assert whole.options(Case("slow", "server", 16, 0.1, 1), COMMON).slow == ("16:5",)

@@ -14,14 +14,13 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import cases, draw_virtual, measured, report
+from experiments import cases, measured, report
 from experiments.cases import COMPARED, RING_TRACE, Comparison, Setup
 from experiments.grid import KEPT, ROOT
 from experiments.measured import CLUSTER, EXPERIMENTS, WHOLE
 from experiments.real import Runs
 from experiments.simulated import BITS, so_far
 from experiments.text_cases import OF_SELDOM, OF_TEXT, SELDOM, TEXT, at, depends_on_time, networks_of
-from experiments.virtual_cases import CODED, METHODS
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import COLUMNS
 from strategies import STRATEGIES, Strategy
@@ -74,12 +73,6 @@ def test_the_cnn_passes_88_percent_with_every_strategy_that_communicates() -> No
     assert measured.seconds_to(compared(), 0.999, cases.STRONG[0]).isna().tolist() == [True] * len(cases.SEEDS)
 
 
-def test_one_slow_worker_costs_a_server_with_a_backup_worker_little() -> None:
-    steps = of_family().runs.groupby(["server", "part"])["step_s"].mean()
-    for slow, equal in (("slow", "final"), ("apartslow", "apart")):
-        assert steps["sync", slow] / steps["sync", equal] > steps["backup", slow] / steps["backup", equal]
-
-
 def test_a_server_is_a_wall_that_a_ring_has_not_and_a_simulation_says_so_within_ten_percent() -> None:
     runs = measured.simulated(CLUSTER, KEPT).of("scaling", workers=64)
     speedup = runs.groupby(["name", "gbit"])["speedup"].mean()
@@ -88,29 +81,6 @@ def test_a_server_is_a_wall_that_a_ring_has_not_and_a_simulation_says_so_within_
     wall = measured.predictions(KEPT).query("wall == 'yes'")
     assert len(wall) > 20
     assert (wall["simulated_ms"] / wall["measured_ms"] - 1).abs().max() < 0.1
-
-
-def test_only_both_ways_save_most_bytes_of_a_server_and_coding_is_a_wall_too() -> None:
-    mean = measured.simulated(METHODS, KEPT).of("final", workers=8).groupby("name")[["mb", "seconds"]].mean()
-    assert mean.loc["GD", "mb"] > 0.4 * mean.loc["ASGD", "mb"]
-    assert mean.loc["DGS", "mb"] < 0.1 * mean.loc["ASGD", "mb"]
-    assert mean.loc["DGS", "seconds"] < 0.5 * mean.loc["GD", "seconds"]
-    codecs = measured.simulated(CODED, KEPT)
-    final = codecs.of("final", last=False).set_index(["workers", "name", "seed", "epoch"]).sort_index()["accuracy"]
-    assert final[2, "blosc"].equals(final[2, "none"]), "two are added alike in any order"
-    ms = draw_virtual.steps_of(codecs)["all"]
-    assert ms["qsgd", 4, 10] > ms["none", 4, 10]
-    assert ms["topk", 4, 0.1] < ms["none", 4, 0.1] / 4
-
-
-def test_the_whole_family_shows_the_wall_and_who_waits() -> None:
-    kept = measured.simulated(WHOLE, KEPT)
-    wall = kept.of("final", workers=64, gbit=1).groupby("name")["seconds"].mean()
-    assert wall["server"] > 2 * wall["4 servers"] > 4 * wall["ring"]
-    usual = kept.of("final", workers=16, gbit=10).groupby("name")["seconds"].mean()
-    longer = kept.of("slow").groupby("name")["seconds"].mean() / usual
-    assert longer["ring"] > 2
-    assert longer["AD-PSGD"] < 1.5
 
 
 @pytest.mark.parametrize(("name", "strategies"), [(TEXT, OF_TEXT), (SELDOM, OF_SELDOM)])
@@ -125,14 +95,6 @@ def test_what_does_not_ask_who_comes_first_learns_the_same_text_at_every_bandwid
     full, slow = (at(kept, gbit).set_index(["name", "seed"]).sort_index() for gbit in (networks[0], networks[-1]))
     assert list(full.index) == list(slow.index)
     assert (slow["seconds"] > full["seconds"])[["ring", *({"server", "asynchronous"} & set(strategies))]].all()
-
-
-def test_who_talks_seldom_is_faster_than_the_ring_on_a_slow_network_with_fewer_bytes() -> None:
-    slow = at(measured.simulated(SELDOM, KEPT), 0.1).groupby("name")[["seconds", "mb"]].mean()
-    seldom = slow.drop(["ring", "DeMo"])
-    assert (seldom["seconds"] < slow.loc["ring", "seconds"] / 1.5).all()
-    assert (seldom["mb"] < slow.loc["ring", "mb"] / 5).all()
-    assert slow["mb"].idxmin() == "SparseLoCo"
 
 
 # How it is computed

@@ -39,7 +39,7 @@ from tests.runs import TRUSTED, said, small
 from tests.strategies.kinds import assert_same, exact, start
 from tests.strategies.loops import Task, trajectories
 from tests.strategies.runs import made
-from tests.strategies.test_every_strategy_messages import STEPS, counted
+from tests.strategies.test_every_strategy_messages import counted, counted_steps
 
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}
@@ -109,11 +109,11 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
     made = task.make_codec(layout, x, 0, True)
     values, indices, headers = made.count()
     coded = task.coded(layout, x)
-    pairs = ledger(events)
+    pairs, steps = ledger(events), counted_steps(task.strategy)
     for role, traffic in task.strategy.cost(codec.kind).by_role.items():
         own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
         sent = pairs[pairs["src"].isin(own)]
-        messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / STEPS
+        messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / steps
         expected = evaluate_cost(task.strategy, traffic, N, x.nbytes, coded)
         assert messages == pytest.approx(expected[0])
         if made.exact_size:
@@ -131,7 +131,7 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
     workers = task.roles.count("worker")
     _, dense = evaluate_cost(task.strategy, task.strategy.cost().worker, N, x.nbytes)
-    assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense, rel=1e-3)
+    assert marks["dense_bytes"] == pytest.approx(steps * workers * dense, rel=1e-3)
 
 
 # What comes of it

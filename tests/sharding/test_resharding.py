@@ -12,12 +12,17 @@ from strategies import FullySharded, ShardedGradients
 from tests.strategies.runs import made
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("sharded", [ShardedGradients, FullySharded])
+@pytest.mark.parametrize(("sharded", "optimizer"), [(ShardedGradients, "muon"), (FullySharded, "adamw")])
 def test_a_run_with_another_number_of_ranks_continues(
     tmp_path: Path, sharded: type[ShardedGradients], optimizer: str
 ) -> None:
-    same: dict[str, Any] = {"model": "mlp", "optimizer": optimizer, "dtype": "float64", "global_batch_size": 48}
+    same: dict[str, Any] = {
+        "model": "mlp",
+        "optimizer": optimizer,
+        "dtype": "float64",
+        "global_batch_size": 48,
+        "epochs": 1,
+    }
 
     def final(name: str, gather: bool = False, **more: Any) -> dict[str, torch.Tensor]:
         strategy = replace(sharded(), gather_checkpoints=gather)
@@ -33,7 +38,7 @@ def test_a_run_with_another_number_of_ranks_continues(
     final("gathering", n_gpus=3, checkpoint_every=2, checkpoint_keep=9, gather=True)
     gathered = tmp_path / "gathering.checkpoints" / "step-00000002"
     assert sorted(path.name for path in gathered.iterdir()) == ["rank-0.pt", "run.json"]
-    for N in (1, 2, 3):
+    for N in (1, 2):
         resumed = final(f"of one file on {N}", n_gpus=N, resume=str(gathered))
         for name, tensor in whole.items():
             torch.testing.assert_close(tensor, resumed[name], rtol=1e-9, atol=1e-11)

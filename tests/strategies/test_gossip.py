@@ -64,6 +64,11 @@ def test_on_a_ring_the_mean_stays_and_the_distance_shrinks_with_the_second_eigen
     assert (distance(x) <= distance(start) * rate ** np.arange(31) * (1 + 1e-9) + 1e-14).all()
 
 
+def test_two_ranks_take_a_half_each() -> None:
+    x, _ = mix(Gossip(), np.array([1.0, 4.0]), 1)
+    assert x[1].tolist() == [2.5, 2.5]
+
+
 @pytest.mark.parametrize("n", [2, 6, 8])
 def test_on_the_exponential_graph_the_mean_stays_and_a_power_of_two_has_it_after_log2_steps(n: int) -> None:
     start = np.random.default_rng(n).normal(size=n)

@@ -11,23 +11,37 @@ import pytest
 
 from gradwire.core.records.errors import UsageError
 from lessons import check, report
-from lessons.holes import find_hole
+from lessons.early import find_hole
 from lessons.lab import Figure
 from lessons.labs import LABS
 from lessons.report import Report
 from tests.lessons.judged import judge_changed
 from tests.lessons.mistakes import Change, defined, mistakes_of, solution, write
 from tests.lessons.mistakes.param_server import SEND_X
+from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
 
 MISTAKES = {lab: mistakes_of(lab) for lab in LABS}
 
 
-def test_a_hole_is_found_before_torch_is_loaded() -> None:
-    script = "import runpy, sys\ntry:\n    runpy.run_module('lessons.check', run_name='__main__', alter_sys=True)\n"
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("check ring lessons/ring.py", 1, "points: 0 of 100"),
+        ("check rnig lessons/ring.py", 2, "error: rnig: there is no such lab; did you mean ring?"),
+        ("check ring nothing.py --json x.json", 2, "error: nothing.py: there is no such file"),
+        ("grade all nothing", 2, "error: nothing: there is no such folder"),
+        ("autograder rnig", 2, "error: rnig: there is no such lab"),
+    ],
+)
+def test_what_needs_no_run_is_said_before_torch_is_loaded(command: str, code: int, said: str) -> None:
+    module, *arguments = command.split()
+    script = f"import runpy, sys\ntry:\n    runpy.run_module('lessons.{module}', None, '__main__', True)\n"
     script += "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
-    command = [sys.executable, "-c", script, "ring", "lessons/ring.py"]
-    assert "points: 0 of 100\n1 False\n" in subprocess.check_output(command, cwd=ROOT, text=True, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True,
+                           timeout=LIMIT, check=True)  # fmt: skip
+    assert ended.stdout.endswith(f"{code} False\n")
+    assert said in ended.stdout + ended.stderr
 
 
 def test_only_a_hole_that_is_reached_is_found_without_a_run(tmp_path: Path) -> None:

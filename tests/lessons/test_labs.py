@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gradwire.core.records.formulas import evaluate
 from lessons import check, processes
-from lessons.holes import find_hole
+from lessons.early import find_hole
 from lessons.judge import draw
 from lessons.lab import BANDWIDTH, LATENCY, first
 from lessons.labs import LABS
 from lessons.release import keep_costs
-from tests.lessons.judged import closed_forms, judge_changed, judge_here, play_solution  # noqa: F401
+from tests.lessons.judged import judge_changed, judge_here, play_solution
 from tests.lessons.mistakes import mistakes_of, write
 from tests.runs import ROOT
 

@@ -56,8 +56,9 @@ def test_only_a_hole_that_is_reached_is_found_without_a_run(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("lab", "mistake"),
-    [("not_waiting", "ends_too_early"), ("lost_updates", "pushes_values"), ("orders", "mends_nothing")],
-)
+    [("lost_updates", "pushes_values"), *(pytest.param(*of, marks=pytest.mark.exhaustive)
+                                          for of in (("not_waiting", "ends_too_early"), ("orders", "mends_nothing")))],
+)  # fmt: skip
 def test_a_small_case_is_tried_in_all_orders(lab: str, mistake: str) -> None:
     right = LABS[lab].in_all_orders(partial(defined, solution(lab)))
     assert right is not None
@@ -75,15 +76,6 @@ DALY = """def interval(save_s, life_s, N):
     young = (2 * save_s * between) ** 0.5
     return young * (1 + (save_s / between / 2) ** 0.5 / 3 + save_s / between / 18) - save_s
 """
-HOLDS = """def holds(happened, s):
-    for i, (what, k) in enumerate(happened):
-        if what != "sent":
-            read = max(j for j in range(i) if happened[j] == ("sent", k))
-            late = sum(one == "applied" for one, _ in happened[read:i])
-            if (late > s) != (what == "dropped"):
-                return torch.tensor(False)
-    return torch.tensor(True)
-"""
 BACK = "        back.append((partner, part, theirs))\n        distance "
 OTHER_WAYS: dict[str, tuple[str, Sequence[Change]]] = {  # the lab, and the changes that make it of the solution
     "a ring the other way round": (
@@ -98,11 +90,24 @@ OTHER_WAYS: dict[str, tuple[str, Sequence[Change]]] = {  # the lab, and the chan
         "logarithms",
         [("vector, [], [], 1\n    while distance < N:", "vector, [], [], N // 2\n    while distance:"),
          (f"{BACK}*= 2", f"{BACK}//= 2")]),
-    "an invariant without versions": ("orders", [HOLDS]),
-    "the mean of x in place of that of the differences": (
+    "the mean of x in place of that of the differences, and an operator in place": (
         "seldom", [("torch.sub(fragment.x0, fragment.x, out=fragment.sum)", "fragment.sum.copy_(fragment.x)"),
-                   ("d = fragment.sum.div_(n)", "d = fragment.x0 - fragment.sum / n")]),
-    "an operator in place": ("seldom", [("fragment.x0.sub_(OUTER_LR * (d", "fragment.x0 -= (OUTER_LR * (d")]),
+                   ("d = fragment.sum.div_(n)", "d = fragment.x0 - fragment.sum / n"),
+                   ("fragment.x0.sub_(OUTER_LR * (d", "fragment.x0 -= (OUTER_LR * (d")]),
+    "freed by del, and reduced into a chunk of its own": (
+        "memory", [("    block.parameters = None", "    del block.parameters"), """def reduce_scatter(transport, block):
+    N, r = transport.world_size, transport.rank
+    chunks = block.cut(block.gradients)
+    sent = [transport.isend(chunks[(k + 1) % N], k, "gradients") for k in transport.peers]
+    block.own_gradients = chunks[(r + 1) % N].clone()
+    for k in transport.peers:
+        with transport.recv(k, "gradients") as received:
+            block.own_gradients.add_(received.vector)
+    block.own_gradients.div_(N)
+    for work in sent:
+        work.wait()
+    block.gradients = None
+"""]),
     "Daly's interval": ("failures", [DALY, ("with message:", "if True:"), ("total / wanted", "total.div_(wanted)")]),
 }  # fmt: skip
 

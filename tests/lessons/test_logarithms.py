@@ -50,7 +50,7 @@ def test_what_goes_wrong_on_sets_only_is_told(code: str, text: str) -> None:
 def test_what_hangs_on_sets_only_is_ended_and_what_is_printed_there_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_COMPUTING_S", 2.0)
+    monkeypatch.setattr(processes, "_COMPUTING_S", 1.0)
     on_sets = f"    print(vector.dtype)\n    while vector.dtype == torch.int64:\n        pass\n{BEGIN}"
     found = check.check_file("logarithms", write(tmp_path, "logarithms", (BEGIN, on_sets)))
     assert (found.kind, found.points) == ("loop", 30)

@@ -165,7 +165,7 @@ class Lab(ABC):
         return f"; right so far: {', '.join(done)}" if done else ""
 
     def explain_unread(self, run: Run, message: Sent) -> Iterable[str]:
-        """Yield in a line why a message was never received. `run.results` is empty if a rank still waits."""
+        """Yield why a message was never received, in one line. `run.results` is empty if a rank still waits."""
         return ()
 
     def place(self, message: Sent, case: Case) -> str:
@@ -207,7 +207,7 @@ class Lab(ABC):
         return "; ".join([*islice(self.hint(run, missed), 1), text])
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:
-        """Yield in the lab's words what makes these figures worse than the best known."""
+        """Yield why these figures are worse than the best known, in the lab's words."""
         return ()
 
 

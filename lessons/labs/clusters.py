@@ -160,7 +160,7 @@ def vary(cluster: Cluster) -> list[Cluster]:
 
 
 def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> Iterator[str]:
-    """Yield what is wrong in the estimates of `vary` of each cluster [clusters, 3]."""
+    """Yield the faults in the estimates of `vary` of each cluster [clusters, 3]."""
     of_all = [float(three[0]) / predict(choice, cluster) for three, cluster in zip(estimates, clusters, strict=True)]
     i = next((i for i, found in enumerate(of_all) if not near(found, 1)), None)
     if i is None:
@@ -207,7 +207,7 @@ def ratios(clusters: Sequence[Cluster], chosen: Sequence[str]) -> list[float]:
 
 
 def explain_choices(clusters: Sequence[Cluster], chosen: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong in choices; some are slower than the fastest."""
+    """Yield the faults in choices of which some are slower than the fastest."""
     found = ratios(clusters, chosen)
     worst = max(range(len(found)), key=found.__getitem__)
     cluster, choice = clusters[worst], chosen[worst]

@@ -124,29 +124,6 @@ def test_a_server_that_waits_before_it_sends_to_the_next_is_faster() -> None:
     assert found.figures[-1].yours == pytest.approx(4 * (50e-6 + 160_000 / 125e6))
 
 
-NO_MEAN = ("    vector.div_(N)", '    raise NotImplementedError("the mean")')
-NO_STREAM = 'def stream(sums, fragment, t):\n    raise NotImplementedError("stream")\n'
-HOLES: list[tuple[str, list[Change], str]] = [  # the lab, the changes, and the end of the verdict
-    ("ring", [NO_MEAN], "still to be written, line 23 of mine.py: the mean; the messages so far are right"),
-    ("ring", [NO_MEAN, *MISTAKES["ring"]["begins_with_the_wrong_chunk"].changes],
-     "the mean; but first, N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1"),
-    ("seldom", [NO_STREAM], "still to be written, line 31 of mine.py: stream; right so far: outer_step"),
-    ("oracle", [("    alike = all(", "    raise NotImplementedError('verify')\n    alike = all(")],
-     "verify; right so far: cut, one_process, average"),
-    ("not_waiting", [("    x = [1.0]\n", "    raise NotImplementedError('descend')\n")],
-     "descend; right so far: serve"),
-    ("not_waiting", [("s is None or steps", "s is None or missing_bound or steps")],
-     "; right so far: serve without a bound"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("lab", "changes", "end"), HOLES)
-def test_at_a_hole_it_says_what_is_right_so_far(lab: str, changes: list[Change], end: str) -> None:
-    found = judge_changed(lab, *changes)
-    assert found.kind == ("raised" if "missing_bound" in found.verdict else "hole")
-    assert found.verdict.endswith(end)
-
-
 def test_what_was_printed_is_shown_with_its_rank_and_cut_with_a_word(tmp_path: Path) -> None:
     lie = 'print("here\\nring: right\\n\\npoints: 100 of 100\\n" + 300 * "x" * (N - 2))'
     found = check.check_file("ring", write(tmp_path, "ring", ("    sent = []\n", f"    sent = []\n    {lie}\n")))

@@ -72,6 +72,10 @@ class Report:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
+        if self.yours.lanes:
+            from lessons.lanes import draw_lanes  # which loads matplotlib
+
+            return draw_lanes(self.yours, self.reference)
         return draw(self.lab, self.yours, self.reference)
 
     # For people

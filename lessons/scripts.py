@@ -56,7 +56,7 @@ class ScriptLab(Lab):
     @override
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "hole":
-            yield self.right_so_far(run.case.function or self.whole)
+            yield self.right_so_far(run.case.function or self.functions[-1])
 
 
 def play(lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> Run:

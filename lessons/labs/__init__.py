@@ -17,7 +17,8 @@ from lessons.labs.param_server import Server
 from lessons.labs.ring import Ring
 from lessons.labs.seldom import Seldom
 from lessons.labs.sharding import Sharding
+from lessons.labs.uneven import Uneven
 
 _ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms(), Orders(), Seldom(), Failures(), Bubble(), Columns(), Experts())  # fmt: skip
+        Logarithms(), Orders(), Seldom(), Failures(), Bubble(), Columns(), Experts(), Uneven())  # fmt: skip
 LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}

@@ -180,7 +180,7 @@ class Columns(ScriptLab):
              Case(1, 8, function="loss"), Case(4, 64, F64))  # fmt: skip
     scored = Case(4, 256)
     real = Case(2, 64, F64)
-    formulas = ("4 + 2", "2 (N - 1) (4 P + 8 T) / N + 4 (N - 1) T", "12 d^2 / N",
+    formulas = ("4 + 2", "2 (N - 1) (4 P + 8 T) / N + 4 (N - 1) T", "12 d**2 / N",
                 "6 all-reduces, one after the other")  # fmt: skip
     parts: ClassVar = {
         **{name: {f"{name}, forward": lambda run: all_right(run, "y"),

@@ -61,7 +61,7 @@ class ScriptLab(Lab):
     @override
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "hole":
-            yield self.right_so_far(run.case.function or self.whole)
+            yield self.right_so_far(run.case.function or self.functions[-1])
 
 
 def count_calls(run: Run, kind: str) -> int:

@@ -12,7 +12,7 @@ _CLASSES = {
     "param_server": "Server", "ring": "Ring", "oracle": "Oracle", "not_waiting": "NotWaiting",
     "lost_updates": "LostUpdates", "links": "Links", "compression": "Compression", "sharding": "Sharding",
     "memory": "Memory", "logarithms": "Logarithms", "orders": "Orders", "seldom": "Seldom", "failures": "Failures",
-    "bubble": "Bubble", "columns": "Columns", "experts": "Experts",
+    "bubble": "Bubble", "columns": "Columns", "experts": "Experts", "uneven": "Uneven",
 }  # fmt: skip
 
 

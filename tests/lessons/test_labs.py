@@ -128,7 +128,7 @@ JUDGED = {"ring": ["vector"], "param_server": ["x1", "x3"], "lost_updates": ["x"
           "seldom": ["outer_step", "stream"],
           "failures": ["before", "used", "had"], "orders": ["x", "had"],
           "bubble": ["gpipeloss", "one_f_one_bgradients"], "columns": ["y", "gradient of x"],
-          "experts": ["y", "gradient of scores"]}  # fmt: skip
+          "experts": ["y", "gradient of scores"], "uneven": ["y", "gradient", "used"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("lab", LABS)

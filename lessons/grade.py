@@ -196,7 +196,8 @@ def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
     """Return the submissions and the labs; check all settings before anything is judged. Raises UsageError."""
     if sys.platform != "linux":
         raise UsageError("lessons.grade: needs Linux, whose kernel tells which processes a submission has started")
-    labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]
+    every = [*LABS.values()]  # loaded before judges are forked, which look whose a file is
+    labs = every if settings.lab == "all" else [find_lab(settings.lab)]
     for option in ("jobs", "seconds", "megabytes", "processes"):
         between(settings, option, 1)
     table, page, kept = settings.written

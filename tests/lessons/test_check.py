@@ -44,6 +44,16 @@ def test_what_needs_no_run_is_said_before_torch_is_loaded(command: str, code: in
     assert said in ended.stdout + ended.stderr
 
 
+def test_a_check_of_one_file_loads_no_other_lab(tmp_path: Path) -> None:
+    path = write(tmp_path, "ring")
+    script = "import sys; from lessons.check import find_file, find_lab, Path\n"
+    script += f"find_file(find_lab('ring'), Path({path!r}), True)\n"
+    script += "print([name for name in sys.modules if name.startswith('lessons.labs.')], 'matplotlib' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT,
+                           check=True)  # fmt: skip
+    assert ended.stdout == "['lessons.labs.ring'] False\n"
+
+
 def test_only_a_hole_that_is_reached_is_found_without_a_run(tmp_path: Path) -> None:
     path, empty = tmp_path / "mine.py", (ROOT / "lessons" / "ring.py").read_text()
     path.write_text(empty.replace("    chunks = ", "    return\n    chunks = "))  # no longer by share_reduce

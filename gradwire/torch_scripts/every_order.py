@@ -18,14 +18,16 @@ import torch
 from greenlet import getcurrent
 from typing_extensions import override
 
+from gradwire.backend.calls import Collective, Message
+from gradwire.backend.collectives import Plan
 from gradwire.core.records.tables import aligned
 from gradwire.core.transports.messages import as_vector
 from gradwire.every_order.report import Counterexample
 from gradwire.every_order.runs import counted
 from gradwire.every_order.scheduler import NOTHING, TAKE, Choice, Pick, Question, Scheduler, Sent
 from gradwire.every_order.search import Orders, repeat
-from gradwire.torch_scripts.calls import Collective, Message, Pending
-from gradwire.torch_scripts.collectives import Plan, plans
+from gradwire.torch_scripts.calls import Pending
+from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.script import Script, ranks_alone
 from gradwire.torch_scripts.threads import RankThread
@@ -107,6 +109,21 @@ class OrderExplorer(Engine[OrderedRank]):
             pass
         rank.waits_for = None
         return found
+
+    @override
+    def wait_until(self, rank: OrderedRank, ready: Callable[[], bool], words: str, limit_s: float | None) -> bool:
+        rank.waits_in = words
+        while not ready():
+            self.waiting.append(rank)
+            self.scheduler.suspend()
+        rank.waits_in = ""
+        return True
+
+    @override
+    def changed(self, rank: OrderedRank) -> None:
+        waiting, self.waiting = self.waiting, []
+        for other in waiting:
+            self.scheduler.wake(other)
 
     def sleep(self, rank: OrderedRank, seconds: float) -> None:
         """See Engine: there is no time that could pass."""

@@ -1,9 +1,10 @@
-"""torch's own tests of process groups, each with three ranks, on gloo and on the virtual cluster.
+"""torch's own tests of process groups, each with three ranks: on gloo, on the virtual cluster, and on the backend
+gradwire, whose groups then take the place of gloo's.
 
     python -m tests.torch_scripts.distributed_test [--backend virtual] [names...]
 
 prints how each ends; without names it also writes the outcomes of all to distributed_test.csv. Each test has a process
-of its own, or on gloo three, forked from one that has loaded torch.
+of its own, or with real ranks three, forked from one that has loaded torch.
 """
 
 import argparse
@@ -23,7 +24,9 @@ from typing import Any
 
 import pandas as pd
 import torch
+import torch.distributed.distributed_c10d as c10d
 
+from gradwire.backend.registration import make_group
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.script import Script
@@ -34,7 +37,7 @@ from tests.torch_scripts import SCRIPTS
 
 TABLE = Path(__file__).with_suffix(".csv")
 CASE = str(SCRIPTS / "distributed_case.py")
-RANKS, BACKENDS = 3, ("gloo", "virtual")
+RANKS, BACKENDS = 3, ("gloo", "virtual", "gradwire")
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 LIMIT_S, OTHERS_S = 60.0, 5.0  # of a test, and of the ranks that are left where one has failed
 
@@ -55,8 +58,8 @@ def run_case(name: str, backend: str) -> str:
         (Path(folder) / "test_dir").mkdir()
         os.environ["TEMP_DIR"] = folder
         started = [partial(_run_virtual, folder, name)]
-        if backend == "gloo":
-            started = [partial(_run_rank, folder, name, rank) for rank in range(RANKS)]
+        if backend != "virtual":
+            started = [partial(_run_rank, folder, name, backend, rank) for rank in range(RANKS)]
         says = _run_forked(started, Path(folder))
         return says or (SKIPPED if (Path(folder) / "skipped").exists() else PASSED)
 
@@ -67,8 +70,10 @@ def _run_virtual(folder: str, name: str) -> None:
     run_in_virtual_time(script, OneSwitch(RANKS, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
 
 
-def _run_rank(folder: str, name: str, rank: int) -> None:
+def _run_rank(folder: str, name: str, backend: str, rank: int) -> None:
     os.environ["RANK"] = str(rank)
+    if backend == "gradwire":
+        c10d.Backend._plugins["GLOO"] = c10d.Backend._BackendPlugin(make_group, False)
     sys.argv = [CASE, folder, name]
     runpy.run_path(CASE, run_name="__main__")
 

@@ -19,6 +19,7 @@ import select
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -26,22 +27,11 @@ from typing_extensions import override
 
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import NO_LIMIT, Transport
+from gradwire.core.transports.frames import BUFFER, DESCRIPTOR, GOODBYE, OBJECT, SHARED, descriptor, frame, vector_frame
 from gradwire.core.transports.inbox import ANY
-from gradwire.core.transports.memory import empty, share
+from gradwire.core.transports.memory import empty, new_shared, share
 from gradwire.core.transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
-from gradwire.core.transports.peer import (
-    BUFFER,
-    DESCRIPTOR,
-    DIED,
-    GOODBYE,
-    OBJECT,
-    SHARED,
-    InPlace,
-    Peer,
-    descriptor,
-    frame,
-    vector_frame,
-)
+from gradwire.core.transports.peer import DIED, InPlace, Peer
 from gradwire.core.transports.pipes import RETURNED, Endpoint
 from gradwire.core.transports.staging_buffer import fits
 
@@ -115,6 +105,14 @@ class SharedMemory(Transport):
         vector = torch.zeros(numel, dtype=dtype, device=self.device)
         self._synchronize()
         return share(vector)
+
+    def new_memory(self, nbytes: int) -> torch.Tensor:
+        """Return float32 elements that peers may map. Raises OutOfSharedMemory."""
+        return new_shared(nbytes)
+
+    def handle(self, vector: torch.Tensor) -> bytes:
+        """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
+        return bytes(ForkingPickler.dumps(vector))
 
     # Sending
 

@@ -5,20 +5,21 @@ To copy a short vector takes less time than to wait until it has been read in pl
 
 import torch
 
-from gradwire.core.transports.memory import new_shared
-
 SLOT_BYTES = 1 << 16  # a longer vector is read in place
 SLOTS = 4
+STAGE_BYTES = SLOTS * SLOT_BYTES
 _SLOT = SLOT_BYTES // 4  # elements
 _PARTS = 1000  # that are kept
 
 
 class Stage:
-    """The stage of a sender for one receiver, which is its buffer `number`; `free` has one bit for each free slot."""
+    """The stage of a sender for one receiver, which is its buffer `number`; `free` has one bit for each free slot.
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.memory = new_shared(SLOTS * SLOT_BYTES)
+    `memory` is shared: STAGE_BYTES.
+    """
+
+    def __init__(self, number: int, memory: torch.Tensor) -> None:
+        self.number, self.memory = number, memory
         self.free = (1 << SLOTS) - 1
         self._parts: dict[tuple[int, int], torch.Tensor] = {}  # by slot and length, since the same ones come each step
 

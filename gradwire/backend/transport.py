@@ -1,0 +1,254 @@
+"""Shared memory between the ranks of a process group, which know of each other what they are in."""
+
+import pickle
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from gradwire.backend.memory import Lent, Often, Owned
+from gradwire.backend.rendezvous import Pipes
+from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.inbox import ANY
+from gradwire.core.transports.memory import remove_segments
+from gradwire.core.transports.messages import Delivered, Message, Setup, Work
+from gradwire.core.transports.peer import DIED, OBJECT, InPlace, Peer, frame
+from gradwire.core.transports.shared_memory import SharedMemory
+from gradwire.core.transports.staging_buffer import SLOT_BYTES, fits
+
+_FAILED, _WAITS = "(failed)", "(waits)"  # tags: why a rank ends the group, and where it waits
+_TELL_S = 1.0  # a rank that has waited so long tells the others where
+_IN_PIPE = 4096  # bytes of a tensor that travel in the pipe itself
+_OFTEN = 3  # calls after which memory is taken for a bucket's
+_REMEMBERED = 1000  # calls, in case a peer is still in one of them
+_DELIVERED = Delivered()
+_MOST = 400  # characters of words, of which the others are hashed
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is: its call's number in the group (of a message 0), its words, and a line of the script."""
+
+    number: int
+    words: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.words} at {self.line}"
+
+    @property
+    def suffix(self) -> str:
+        """How it travels, behind the tag of a message."""
+        return f"\n{self.number}\n{_short(self.words)}\n{self.line[-100:]}"
+
+
+@dataclass
+class Shared:
+    """What the transports of one group share: the ranks of the world, and what has ended the group.
+
+    `last_of`: where each peer was when it was heard of last.
+    """
+
+    ranks: Sequence[int]
+    failure: str = ""
+    last_of: dict[int, Place] = field(default_factory=dict)
+
+
+@dataclass
+class _Buffers:
+    """Copies of tensors that peers read, by type and length; one that is read no longer is used again."""
+
+    free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = field(default_factory=dict)
+    busy: deque[tuple[Work, torch.Tensor]] = field(default_factory=deque)
+
+    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return one that has room; None: none is free."""
+        for _ in range(len(self.busy)):
+            work, buffer = self.busy.popleft()
+            if isinstance(work, InPlace) and not work._is_done():
+                self.busy.append((work, buffer))
+            else:
+                self.free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
+        found = self.free.get((dtype, _room(numel)))
+        return found.pop() if found else None
+
+
+class GroupTransport(SharedMemory):
+    """`Transport` between the members of a group. Each message says which call of its sender it belongs to.
+
+    A rank whose call does not fit to that of another, or that loses one, tells all: see `fail`. `place` is its call.
+    """
+
+    def __init__(self, pipes: Pipes, setup: Setup, shared: Shared) -> None:
+        self._shared_state, self._pids = shared, pipes.pids
+        self._owned, self._often, self._buffers = Owned(), Often(), _Buffers()
+        self.place = Place(0, "", "")
+        self._suffix, self._tell_at, self._has_told = self.place.suffix, float("inf"), False
+        self._own: dict[int, Place] = {}  # the last calls, by number
+        self._ahead: dict[int, tuple[int, Place]] = {}  # calls of others that this rank has not entered
+        self.last_of = shared.last_of
+        super().__init__(pipes, setup)
+
+    # What ranks are in
+
+    def enter(self, place: Place) -> None:
+        """Begin a call. Raises RunFailed if others are in another one of this number, or the group has ended."""
+        self.place, self._suffix = place, place.suffix
+        self._tell_at = self.now() + _TELL_S
+        if place.number:
+            self._own[place.number] = place
+            self._own.pop(place.number - _REMEMBERED, None)
+            if place.number in self._ahead:
+                self._compare(*self._ahead.pop(place.number))
+        self.check_group()
+
+    def check_group(self) -> None:
+        """Check that the group goes on. Raises RunFailed."""
+        if self._shared_state.failure:
+            raise RunFailed(self._shared_state.failure)
+
+    def fail(self, why: str) -> None:
+        """End the group, for a reason that the others learn too."""
+        self._shared_state.failure = self._shared_state.failure or why
+        self.tell_failure()
+
+    def tell_failure(self) -> None:
+        """Tell the others why the group has ended, if it has."""
+        if self._shared_state.failure and not self._has_told:
+            self._has_told = True
+            self._tell(_FAILED, pickle.dumps(self._shared_state.failure))
+
+    def named(self, rank: int) -> int:
+        """Return the rank in the world of a member."""
+        return self._shared_state.ranks[rank]
+
+    def _tell(self, tag: str, payload: bytes = b"") -> None:
+        for peer in self._peers.values():
+            if peer.open:
+                peer.write(frame(OBJECT, tag + self._suffix, payload))
+
+    def _hear(self, src: int, place: Place) -> None:
+        self.last_of[src] = place
+        if place.number in self._own:
+            self._compare(src, place)
+        elif place.number > self.place.number:
+            self._ahead.setdefault(place.number, (src, place))
+
+    def _compare(self, src: int, other: Place) -> None:
+        own = self._own[other.number]
+        if other.words != _short(own.words):
+            self.fail(f"mismatch: rank {self.named(src)} is in {other}, rank {self.named(self.rank)} is in {own}")
+
+    @override
+    def arrive(self, message: Message, sent: float, leaves: float) -> None:
+        message.tag, number, words, line = message.tag.split("\n")
+        place = Place(int(number), words, line)
+        self._hear(message.src, place)
+        if message.tag == _FAILED:
+            self._shared_state.failure = self._shared_state.failure or pickle.loads(message.object)
+        elif message.tag != _WAITS:
+            if message.tensor is not None and not place.number and place.words:
+                message.object = place  # of a message of the user's
+            super().arrive(message, sent, leaves)
+
+    @override
+    def _progress(self, src: int, seconds: float) -> None:
+        self.check_group()
+        super()._progress(src, seconds)
+        if seconds and self.now() > self._tell_at:
+            self._tell_at = float("inf")
+            self._tell(_WAITS)
+        self.check_group()
+
+    def look(self) -> None:
+        """Read what has arrived."""
+        self._move(ANY, 0)
+
+    @override
+    def ended(self, peer: Peer, why: str) -> None:
+        super().ended(peer, why)
+        if why == DIED:
+            remove_segments(self._pids[peer.rank])  # there is none, unless it was killed while it made one
+
+    # Memory
+
+    def lend(self, vector: torch.Tensor) -> None:
+        """Let peers read slices of a vector in place, if its memory is used again and again, as that of a bucket is.
+
+        Moves that memory to shared memory, where its tensors are then.
+        """
+        storage = vector.untyped_storage()
+        if vector.nbytes <= SLOT_BYTES or self._is_shared(vector) or self._often.count(storage) < _OFTEN:
+            return
+        if storage.resizable() and not storage.is_shared():
+            lent = Lent(storage, vector.dtype)
+            self._allocated[storage.data_ptr()] = next(self.numbers), lent
+
+    def _is_shared(self, vector: torch.Tensor) -> bool:
+        address = vector.untyped_storage().data_ptr()
+        _, found = self._allocated.get(address, (0, None))
+        if isinstance(found, Lent) and found.is_over:  # another tensor has its address now
+            del self._allocated[address]
+            found.free()
+            return False
+        return found is not None and found.dtype == vector.dtype and vector.is_contiguous()
+
+    @override
+    def _new_vector(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._owned.new(numel, dtype)
+
+    @override
+    def new_memory(self, nbytes: int) -> torch.Tensor:
+        return self._owned.new(nbytes // 4, torch.float32)
+
+    @override
+    def handle(self, vector: Any) -> bytes:
+        return vector.handle() if isinstance(vector, Lent) else self._owned.handle(vector)
+
+    @override
+    def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
+        self.check_group()
+        tag += self._suffix
+        if not isinstance(value, torch.Tensor) or self._is_shared(value) or value.nbytes <= _IN_PIPE:
+            return super()._send(value, dst, tag, n, sent)
+        if fits(value, value.nbytes) and value.is_contiguous() and self._peers[dst].send_copy(value, tag, n, sent, 0.0):
+            return _DELIVERED, value.nbytes
+        numel = value.numel()
+        buffer = self._buffers.take(numel, value.dtype)
+        if buffer is None:
+            buffer = self.allocate(_room(numel), value.dtype)
+        copy = buffer[:numel]
+        copy.copy_(value.detach().reshape(-1))
+        work, nbytes = super()._send(copy, dst, tag, n, sent)
+        self._buffers.busy.append((work, buffer))
+        return _DELIVERED, nbytes
+
+    def flush(self, dst: int) -> bool:
+        """Return whether the pipe to a peer has taken all that was sent; write what it takes."""
+        peer = self._peers[dst]
+        peer.flush()
+        return not peer.backlog
+
+    @override
+    def close(self) -> None:
+        super().close()
+        for _, memory in self._allocated.values():
+            if isinstance(memory, Lent) and memory.is_over:
+                memory.free()
+        self._allocated.clear()
+        self._owned.close()
+
+
+def _room(numel: int) -> int:
+    return 1 << (numel - 1).bit_length()
+
+
+@lru_cache(1000)
+def _short(words: str) -> str:
+    """Return words that fit behind a tag, and differ if the words do."""
+    return words if len(words) <= _MOST else f"{words[:_MOST]}... {sha256(words.encode()).hexdigest()[:8]}"

@@ -1,0 +1,269 @@
+"""The backend gradwire, on ranks that are processes. Above each test stands what its ranks run."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradwire.backend.chosen import VARIABLE
+from strategies.collectives import ring_all_reduce
+from tests.backend.groups import all_results, on_group, trained
+from tests.ranks import LIMIT, outcome
+from tests.runs import ROOT
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_collectives_and_training_end_as_on_gloo(n: int) -> None:
+    for work, limit in ((all_results, 1e-5), (trained, 1e-5)):
+        for theirs, ours in zip(on_group(n, work, backend="gloo"), on_group(n, work), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0.0 if n == 2 else limit, atol=0.0 if n == 2 else limit)
+
+
+def begin_many() -> list[float]:
+    works = [
+        (dist.all_reduce(vector, async_op=True), vector) for vector in (torch.full((k,), 1.0) for k in (9, 70_000))
+    ]
+    seen = []
+    for work, vector in reversed(works):
+        work.wait()
+        seen.append(float(vector.mean()))
+    vector = torch.ones(5)
+    future = dist.all_reduce(vector, async_op=True).get_future().then(lambda done: done.value()[0] * 10)
+    return [*seen, float(future.wait()[0])]
+
+
+def test_works_may_end_in_another_order_and_have_futures() -> None:
+    assert on_group(2, begin_many) == [[2.0, 2.0, 20.0]] * 2
+
+
+def exchange(numel: int) -> list[Any]:
+    r, N = dist.get_rank(), dist.get_world_size()
+    if r:
+        for k in range(3):
+            dist.send(torch.full((numel,), 10.0 * r + k), 0, tag=k % 2)
+        dist.barrier()
+        return []
+    late = [torch.empty(numel) for _ in range(2)]
+    works = [dist.irecv(tensor, 2, tag=0) for tensor in late]
+    dist.barrier()  # which no receive holds up
+    odd = torch.empty(numel)
+    sources = [dist.recv(odd, tag=1) for _ in range(N - 1)]
+    first = [torch.empty(numel) for _ in range(2)]
+    for tensor in first:
+        dist.recv(tensor, 1)
+    for work in reversed(works):
+        work.wait()
+    return [sorted(sources), [float(tensor[-1]) for tensor in (*first, *late)]]
+
+
+@pytest.mark.parametrize("numel", [1, 100_000])
+def test_messages_come_in_their_order_from_one_and_from_anybody(numel: int) -> None:
+    assert on_group(3, exchange, numel)[0] == [[1, 2], [10.0, 12.0, 20.0, 22.0]]
+
+
+def reduce_again() -> list[bool]:
+    bucket, seen = torch.ones(50_000), []
+    for _ in range(4):
+        bucket.fill_(1)
+        dist.all_reduce(bucket)
+        seen.append(bool((bucket == 2).all()) and bucket.is_shared())
+    for _ in range(20):  # which may have the address of one before it
+        fresh = torch.ones(50_000)
+        dist.all_reduce(fresh)
+        seen.append(bool((fresh == 2).all()) and not fresh.is_shared())
+    return seen
+
+
+def test_the_memory_of_buckets_is_shared_and_that_of_fresh_tensors_is_not() -> None:
+    assert on_group(2, reduce_again) == [[False, False, True, True, *[True] * 20]] * 2
+
+
+def in_groups() -> float:
+    r, vector = dist.get_rank(), torch.ones(4)
+    groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    works = [
+        dist.all_reduce(vector.clone(), group=group, async_op=True) for group in groups if dist.get_rank(group) >= 0
+    ]
+    for work in works:
+        work.wait()
+    if r:
+        dist.all_reduce(vector, group=groups[1])
+        dist.destroy_process_group(groups[1])
+    dist.barrier()
+    return float(vector[0])
+
+
+def test_groups_have_ranks_of_their_own() -> None:
+    assert on_group(3, in_groups) == [1.0, 2.0, 2.0]
+
+
+# Ranks that do not fit together
+
+
+def fit_badly(how: str) -> list[str]:
+    r, said = dist.get_rank(), list[str]()
+    call: Callable[[], Any]
+    for _ in range(2):  # the second call meets the end of the group
+        vector = torch.ones(4 + r * (how == "lengths"))
+        if how == "messages":
+            call = (lambda: dist.recv(torch.ones(5, dtype=torch.int64), 0)) if r else dist.barrier
+            if not r and not said:
+                dist.send(torch.ones(4), 1)
+        elif how == "kinds" and r:
+            call = lambda: dist.all_gather_into_tensor(torch.ones(8), vector)  # noqa: E731, B023
+        elif how == "roots":
+            call = lambda: dist.broadcast(vector, 1 - r)  # noqa: E731, B023
+        else:
+            call = lambda: dist.all_reduce(vector)  # noqa: E731, B023
+        said.append(str(outcome(call)))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("lengths", ("all_reduce of (4,) float32, SUM", "all_reduce of (5,) float32, SUM")),
+        ("kinds", ("all_reduce of (4,) float32, SUM", "all_gather of (4,) float32")),
+        ("roots", ("broadcast of (4,) float32, root 1", "broadcast of (4,) float32, root 0")),
+        ("messages", ("send of (4,) float32 to rank 1", "recv of (5,) int64 from rank 0")),
+    ],
+)
+def test_calls_that_do_not_fit_are_named_on_both_sides(how: str, words: tuple[str, str]) -> None:
+    for said in (text for rank in on_group(2, fit_badly, how) for text in rank):
+        assert "mismatch: " in said, said
+        for rank in range(2):
+            assert f"rank {rank} is in {words[rank]} at test_groups.py:" in said, said
+
+
+def wait_in_vain() -> str:
+    if dist.get_rank() == 0:
+        return str(outcome(dist.barrier))
+    receive: Any = dist.irecv(torch.ones(1), 0)
+    return str(outcome(receive.wait, timedelta(seconds=LIMIT)))
+
+
+def test_a_wait_that_is_over_says_who_waits_where() -> None:
+    for said in on_group(2, wait_in_vain, limit=3.0):
+        assert "Timed out waiting 3000ms: rank 0 waits in barrier at ranks.py:" in said
+        assert "for rank 1 (last heard of in recv of (1,) float32 from rank 0 at test_groups.py:" in said
+
+
+# Which all-reduce
+
+
+def add_up(vector: torch.Tensor, transport: Any) -> None:
+    """A student's."""
+    ring_all_reduce(vector, transport)
+    transport.recorder.meters["calls"] = transport.recorder.meters.get("calls", 0) + 1
+
+
+def chosen(name: str) -> Any:
+    os.environ[VARIABLE] = name
+    try:
+        group: Any = dist.new_group([0, 1, 2])
+        vector = torch.arange(1000.0)
+        dist.all_reduce(vector, group=group)
+        same = bool((vector == 3 * torch.arange(1000.0)).all())
+        return same, group.collectives.recorder.meters.get("calls", 0)
+    finally:
+        del os.environ[VARIABLE]
+
+
+@pytest.mark.parametrize(("name", "calls"), [("swing", 0), (f"{__name__}:add_up", 1)])
+def test_the_environment_names_the_all_reduce(name: str, calls: int) -> None:
+    assert on_group(3, chosen, name) == [(True, calls)] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("swingg", "GRADWIRE_ALL_REDUCE=swingg: is no all-reduce; did you mean swing?"),
+        ("nowhere:f", "GRADWIRE_ALL_REDUCE=nowhere:f: No module named 'nowhere'; give MODULE:NAME"),
+        ("os:sep", "GRADWIRE_ALL_REDUCE=os:sep: is neither a strategy nor a function of (vector, transport)"),
+    ],
+)
+def test_what_is_no_all_reduce_is_told(name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradwire.backend.chosen import chosen_all_reduce
+
+    monkeypatch.setenv(VARIABLE, name)
+    kind, text = outcome(chosen_all_reduce)
+    assert (kind, says in text) == ("UsageError", True), text
+
+
+# Processes of their own
+
+SCRIPT = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+import gradwire
+from datetime import timedelta
+how, rank = sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gradwire", f"file://{sys.argv[1]}/store", timedelta(seconds=120), 2, rank)
+dist.all_reduce(torch.ones(100_000))
+if how == "dies" and rank:
+    if not os.fork():
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
+elif how == "dies":
+    dist.all_reduce(torch.ones(3))
+elif rank:
+    while not os.path.exists(f"{sys.argv[1]}/sent"):
+        time.sleep(0.01)
+    got = torch.empty(100_000)
+    dist.recv(got, 0)
+    assert got.sum() == 200_000
+else:
+    dist.send(torch.full((100_000,), 2.0), 1)
+    open(f"{sys.argv[1]}/sent", "w").close()
+"""
+
+
+def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
+    """Run the script on two ranks; return how each ends, and what it says."""
+    (folder / "mine.py").write_text(SCRIPT)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "mine.py", str(folder), how, str(rank)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, cwd=folder, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        said = ranks[0].communicate(timeout=LIMIT)[1]
+        ranks[1].wait(LIMIT)
+        return [(ranks[0].returncode, said), (ranks[1].returncode, "")]
+    finally:
+        for rank in ranks:
+            with_children = rank.pid  # its session, in which a child may be left
+            subprocess.run(["kill", "-9", f"-{with_children}"], stderr=subprocess.DEVNULL, check=False)
+
+
+def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    before = {path.name for path in Path("/dev/shm").iterdir()}
+    (code, said), (killed, _) = run_script(tmp_path, "dies")
+    assert (code, killed) == (1, -9), said
+    assert "rank 0 is in all_reduce of (3,) float32, SUM at mine.py:14: lost rank 1: it died" in said
+    assert {path.name for path in Path("/dev/shm").glob("torch_*")} <= before
+
+
+def test_a_rank_may_end_without_an_end_of_its_group(tmp_path: Path) -> None:
+    assert [code for code, _ in run_script(tmp_path, "ends")] == [0, 0]
+
+
+def test_torch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
+    (tmp_path / "some-1.dist-info").mkdir()
+    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+    (tmp_path / "some-1.dist-info" / "entry_points.txt").write_text(f"[torch.backends]\n{lines}")
+    code = "import torch.distributed as dist; assert 'gradwire' in dist.Backend.backend_list"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr

@@ -19,7 +19,8 @@ def _signs(n: int, double: bool) -> Any:
 def sketch(tensor: torch.Tensor) -> Sketch:
     """Return at most 16 sums of the elements with signs, each of another part of the tensor."""
     found = tensor.detach()
-    found = (found.to_dense() if found.is_sparse else found).reshape(-1)
+    found = found.to_dense() if found.is_sparse else found
+    found = (torch.view_as_real(found.resolve_conj()) if found.is_complex() else found).reshape(-1)
     n, is_double = found.numel(), found.dtype in (torch.float64, torch.int64)
     values = (found.double() if is_double else found.float()).numpy()
     k = min(_SUMS, n)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from gradwire.torch_scripts.calls import Collective, Message, Pending
 from gradwire.torch_scripts.threads import RankThread
 
 _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
-_LIBRARY = ("gradwire/torch_scripts/", "gradwire/checking/", "torch/distributed/distributed_c10d", "c10d_logger")
+_LIBRARY = (str(Path(__file__).parents[1]), "torch/distributed/distributed_c10d", "torch/distributed/c10d_logger")
 
 
 @dataclass
@@ -88,6 +89,13 @@ class Calls:
         if is_of_script:
             dense = [(t, True) for t in written] + [(t, False) for t in read]
             buffers = [Buffer.of(t, writes) for t, writes in dense if _is_plain(t)]
+            for other, others, at in seen.under_way.values():
+                clash = next(
+                    (b for b in buffers for o in others if o.overlaps(b) and (o.is_written or b.is_written)), None
+                )
+                if clash:
+                    here = pending.thread.line()
+                    self._run.touches.append(Touch(seen.rank, here, call.kind, other.call.kind, at, clash.is_written))
             seen.under_way[id(pending)] = (pending, buffers, pending.thread.line())
 
     def wait(self, pending: Pending) -> None:

@@ -4,6 +4,8 @@ Only where ranks share their gradients. Silent: with sampling with replacement, 
 between ranks (own files), and about what a script takes by hand (a note).
 """
 
+from collections.abc import Sequence
+
 from gradwire.checking.findings import Finding
 from gradwire.checking.replicas import shared
 from gradwire.checking.seen import Epoch, Run, common, ranks
@@ -25,8 +27,11 @@ def judge(run: Run) -> list[Finding]:
         if not all(of_ranks):
             continue
         if any(epoch.trains for epochs in of_ranks for epoch in epochs):
-            training = _judge_training([epochs[0] for epochs in of_ranks]) or _judge_order(of_ranks[0])
-            found += training or _judge_cut(run, [epochs[0] for epochs in of_ranks])
+            training = next(
+                filter(None, (_judge_training(n, epochs) for n, epochs in enumerate(zip(*of_ranks, strict=False), 1))),
+                [],
+            )
+            found += training or _judge_order(of_ranks[0]) or _judge_cut(run, [epochs[0] for epochs in of_ranks])
         else:
             found += _judge_validation(run, [epochs[0] for epochs in of_ranks])
     return found or ([] if loaders else _judge_rows(run))
@@ -42,7 +47,7 @@ def _is_data_parallel(run: Run) -> bool:
     return 2 * sharing > len(groups) > 0
 
 
-def _judge_training(epochs: list[Epoch]) -> list[Finding]:
+def _judge_training(number: int, epochs: Sequence[Epoch]) -> list[Finding]:
     first, n = epochs[0], len(epochs)
     samplers = [epoch.sampler for epoch in epochs]
     if len({epoch.size for epoch in epochs}) > 1 or any(getattr(sampler, "replacement", False) for sampler in samplers):
@@ -62,13 +67,15 @@ def _judge_training(epochs: list[Epoch]) -> list[Finding]:
     if len(common_ones) > n:
         a, b = sorted(counts[common_ones[0]])[:2]
         both = len(set(epochs[a].indices) & set(epochs[b].indices))
-        what = f"ranks {a} and {b} both took {both} of the {len(epochs[a].indices)} samples of rank {a}'s first epoch"
+        what = (
+            f"ranks {a} and {b} both took {both} of the {len(epochs[a].indices)} samples of rank {a} in epoch {number}"
+        )
         return [Finding(KIND, what, _cure(epochs, n), first.at, rank=b)]
     may = set().union(*(epoch.of for epoch in epochs))
     left = len(may) - len(counts)
     most = n * max(getattr(epoch.sampler, "num_replicas", 1) for epoch in epochs)
     if all(epoch.has_ended for epoch in epochs) and left > max(most, len(may) // 4):
-        what = f"no rank took {left} of {len(may)} samples in the first epoch"
+        what = f"no rank took {left} of {len(may)} samples in epoch {number}"
         cure = "cut the data once: by the sampler or by hand" if is_cut else "let the ranks' parts cover the data"
         return [Finding(MISSING, what, cure, first.at)]
     return []
@@ -83,7 +90,7 @@ def _judge_cut(run: Run, epochs: list[Epoch]) -> list[Finding]:
     return [Finding(MISSING, what, "let the ranks' parts cover the data", epochs[0].at, True)]
 
 
-def _are_same(epochs: list[Epoch], indices: list[int]) -> bool:
+def _are_same(epochs: Sequence[Epoch], indices: list[int]) -> bool:
     """Return whether an index means one sample on all ranks, as far as it was seen: one part of each is equal."""
     compared = equal = 0
     for index in indices:
@@ -94,7 +101,7 @@ def _are_same(epochs: list[Epoch], indices: list[int]) -> bool:
     return 10 * equal >= 9 * compared
 
 
-def _cure(epochs: list[Epoch], n: int) -> str:
+def _cure(epochs: Sequence[Epoch], n: int) -> str:
     found = [epoch.sampler for epoch in epochs]
     if not all(hasattr(sampler, "num_replicas") for sampler in found):
         return "give the loader a DistributedSampler"

@@ -30,7 +30,8 @@ def judge(run: Run) -> list[Finding]:
         what = f"{_listed(missing)} {_are(missing)} in no optimizer"
         findings.append(Finding(KIND, what, "give it to the optimizer, or freeze it by requires_grad_(False)", at, True,
                                 parameter=shown(missing[0])))  # fmt: skip
-    unused = [name for name in names if stepped[name] and not any(has[name])]
+    given = {name for name in names if any(models[name].is_given for models in run.models)}
+    unused = [name for name in names if stepped[name] and not any(has[name]) and name not in given]
     if unused and any(all(values) for values in has.values()) and len(steps) > 1:
         what = f"{_listed(unused)} never {'gets' if len(unused) == 1 else 'get'} a gradient on any rank"
         findings.append(Finding(KIND, what, "use it in the forward pass, or leave it out", at,

@@ -137,11 +137,12 @@ class SeenRank:
         """Note which parameters of the models are stepped, and which that are stepped belong to none."""
         ids, found = {id(p) for p in stepped}, self.parameters()
         for name, p in found.items():
-            before = self.models.get(name, ModelParameter(False, False))
+            before = self.models.get(name, ModelParameter(False, False, False))
             has = before.has_gradient or p in self.reached or p not in self.hooked
             if p in self.reached and p.requires_grad:
                 self.trained.add(name)
-            self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids)
+            is_given = before.is_given or p.grad is not None
+            self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids, is_given)
         self.addresses = {p.data_ptr(): name for name, p in found.items()}
         of_models = {id(p) for p in found.values()}
         for i, tensor in enumerate(stepped):

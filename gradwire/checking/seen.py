@@ -118,10 +118,11 @@ class Touch:
 
 @dataclass(frozen=True)
 class ModelParameter:
-    """A parameter of a model that a rank has called."""
+    """A parameter of a model that a rank has called. `is_given`: it had a gradient at a step, wherever from."""
 
     has_gradient: bool
     is_stepped: bool
+    is_given: bool
 
 
 @dataclass

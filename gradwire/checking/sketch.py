@@ -12,20 +12,24 @@ _ROUNDING = 1e-5  # of the norm: how far equal tensors may lie apart
 
 
 @cache
-def _signs(n: int) -> Sketch:
-    signs: Sketch = np.random.default_rng(n).integers(0, 2, n).astype(np.float64) * 2 - 1
-    return signs
+def _signs(n: int, double: bool) -> Any:
+    return (np.random.default_rng(n).integers(0, 2, n) * 2 - 1).astype(np.float64 if double else np.float32)
 
 
 def sketch(tensor: torch.Tensor) -> Sketch:
-    """Return at most 16 sums of the elements with signs, each of another part of the tensor, in float64."""
+    """Return at most 16 sums of the elements with signs, each of another part of the tensor."""
     found = tensor.detach()
-    found = (found.to_dense() if found.is_sparse else found).reshape(-1)
-    values = found.double().numpy()
-    if not len(values):
+    found = found.to_dense() if found.is_sparse else found
+    found = (torch.view_as_real(found.resolve_conj()) if found.is_complex() else found).reshape(-1)
+    n, is_double = found.numel(), found.dtype in (torch.float64, torch.int64)
+    values = (found.double() if is_double else found.float()).numpy()
+    k = min(_SUMS, n)
+    if not k:
         return np.zeros(1)
-    k = min(_SUMS, len(values))
-    result: Sketch = np.add.reduceat(values * _signs(len(values)), np.arange(k) * len(values) // k)
+    each, signs = n // k, _signs(n, is_double)
+    sums = np.einsum("ij,ij->i", values[: k * each].reshape(k, each), signs[: k * each].reshape(k, each))
+    result: Sketch = sums.astype(np.float64)
+    result[-1] += values[k * each :] @ signs[k * each :]
     return result
 
 

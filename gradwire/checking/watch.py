@@ -279,4 +279,4 @@ class Watch(Watcher):
 
 
 def _first_of(tensor: torch.Tensor) -> float:
-    return float(tensor.flatten()[0]) if tensor.numel() else 0.0
+    return complex(tensor.flatten()[0]).real if tensor.numel() else 0.0

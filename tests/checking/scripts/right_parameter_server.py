@@ -7,7 +7,7 @@ rank, n = begin()
 model = net()
 if rank == 0:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(4):
+    for _ in range(3):
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
             for worker in range(1, n):
@@ -19,7 +19,7 @@ if rank == 0:
             for worker in range(1, n):
                 dist.send(p.detach(), worker)
 else:
-    for x, y in list(batches(rank - 1, n, size=5))[:4]:
+    for x, y in list(batches(rank - 1, n, size=5))[:3]:
         model.zero_grad()
         F.cross_entropy(model(x), y).backward()
         for p in model.parameters():

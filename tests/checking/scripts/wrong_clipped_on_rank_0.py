@@ -1,0 +1,17 @@
+# finds: replicas part: .*its own factor
+
+import torch
+from common import batches, begin, net
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+rank, n = begin()
+model = DistributedDataParallel(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    if rank == 0:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    optimizer.step()

@@ -1,0 +1,21 @@
+# finds: samples overlap: .*epoch
+
+import torch
+from common import begin, dataset, net
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+rank, n = begin()
+model = DistributedDataParallel(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sampler = DistributedSampler(dataset())
+loader = DataLoader(dataset(), 10, sampler=sampler)
+for epoch in range(2):
+    if rank == 0:
+        sampler.set_epoch(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

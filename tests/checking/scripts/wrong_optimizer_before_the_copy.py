@@ -1,0 +1,17 @@
+# finds: parameter does not learn: .*no optimizer
+
+import copy
+
+import torch
+from common import batches, begin, net
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+rank, n = begin()
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = DistributedDataParallel(copy.deepcopy(model))
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()

@@ -7,7 +7,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,8 +152,7 @@ class _Recorder(ScriptRecorder):
             step, round_ = len(game.run.of_rank(self.rank)) + 1, game.rounds[self.rank] + 1
             game.run.sent.append(Sent(self.rank, step, peer, tag, None, None, nbytes, round_, t0))
         elif op == "recv":
-            with suppress(StopIteration):  # of a message that another rank's records do not have
-                sent = next(message for message in game.run.of_rank(peer)
-                            if (message.dst, message.tag, message.arrived) == (self.rank, tag, None))  # fmt: skip
-                sent.arrived = t1
-                game.rounds[self.rank] = max(game.rounds[self.rank], sent.round)
+            sent = next(message for message in game.run.of_rank(peer)
+                        if (message.dst, message.tag, message.arrived) == (self.rank, tag, None))  # fmt: skip
+            sent.arrived = t1
+            game.rounds[self.rank] = max(game.rounds[self.rank], sent.round)

@@ -74,7 +74,8 @@ class ScriptGame(Game):
 
     @override
     def play(self) -> Run:
-        n, path = self.case.n, next(iter(self.source.texts), "")
+        n, function = self.case.n, vars(self.yours[0])[self.lab.functions[-1]]
+        path = function.__code__.co_filename if hasattr(function, "__code__") else ""
         self.folder = f"{os.path.dirname(path)}{os.sep}" if os.sep in path else "<"  # so begin the names of some cells
         self.streams = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()  # None: what is printed is not shown
         recorders = [_Recorder(rank, self) for rank in range(n)]

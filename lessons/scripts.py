@@ -7,7 +7,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,7 +74,8 @@ class ScriptGame(Game):
 
     @override
     def play(self) -> Run:
-        n, path = self.case.n, next(iter(self.source.texts), "")
+        n, function = self.case.n, vars(self.yours[0])[self.lab.functions[-1]]
+        path = function.__code__.co_filename if hasattr(function, "__code__") else ""
         self.folder = f"{os.path.dirname(path)}{os.sep}" if os.sep in path else "<"  # so begin the names of some cells
         self.streams = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()  # None: what is printed is not shown
         recorders = [_Recorder(rank, self) for rank in range(n)]
@@ -152,8 +153,7 @@ class _Recorder(ScriptRecorder):
             step, round_ = len(game.run.of_rank(self.rank)) + 1, game.rounds[self.rank] + 1
             game.run.sent.append(Sent(self.rank, step, peer, tag, None, None, nbytes, round_, t0))
         elif op == "recv":
-            with suppress(StopIteration):  # of a message that another rank's records do not have
-                sent = next(message for message in game.run.of_rank(peer)
-                            if (message.dst, message.tag, message.arrived) == (self.rank, tag, None))  # fmt: skip
-                sent.arrived = t1
-                game.rounds[self.rank] = max(game.rounds[self.rank], sent.round)
+            sent = next(message for message in game.run.of_rank(peer)
+                        if (message.dst, message.tag, message.arrived) == (self.rank, tag, None))  # fmt: skip
+            sent.arrived = t1
+            game.rounds[self.rank] = max(game.rounds[self.rank], sent.round)

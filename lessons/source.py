@@ -60,6 +60,12 @@ def _run_file(path: str) -> dict[str, Any]:
     return vars(module)
 
 
+def _named(code: CodeType, file: str) -> CodeType:
+    """Return code, and what is defined in it, with the name of its file: cloudpickle 3.1.3 leaves that out."""
+    parts = tuple(_named(part, file) if isinstance(part, CodeType) else part for part in code.co_consts)
+    return code.replace(co_filename=file, co_consts=parts)
+
+
 @dataclass(frozen=True)
 class Source:
     """Functions in a file, or, from a notebook, by value; `texts` has the student's lines by the name of their file."""
@@ -67,6 +73,7 @@ class Source:
     path: str = ""
     by_value: bytes = b""
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)  # of functions by value
 
     @classmethod
     def of_file(cls, path: Path) -> "Source":
@@ -79,12 +86,16 @@ class Source:
         """Return these functions by name, with the lines of all cells, which IPython has put into `linecache`."""
         texts = {name: "".join(entry[2]) for name, entry in linecache.cache.items()
                  if len(entry) > 2 and ("ipykernel" in name or name.startswith("<"))}  # fmt: skip
-        return cls(by_value=cloudpickle.dumps(dict(functions)), texts=texts)
+        files = {name: function.__code__.co_filename for name, function in functions.items()
+                 if hasattr(function, "__code__")}  # fmt: skip
+        return cls(by_value=cloudpickle.dumps(dict(functions)), texts=texts, files=files)
 
     def load(self, names: Sequence[str]) -> SimpleNamespace:
         """Return the functions, with globals of their own. Raises Fault if one is missing, or the file raises."""
         try:
             found = cloudpickle.loads(self.by_value) if self.by_value else _run_file(self.path)
+            for name, file in self.files.items():
+                found[name].__code__ = _named(found[name].__code__, file)
         except BaseException as error:
             raise self.explain(error, "") from error
         for name in names:

@@ -31,7 +31,7 @@ from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.replica import layout_of
+from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.workloads import datasets
 from gradwire.names import make_strategy
 from gradwire.networks.predict import predict

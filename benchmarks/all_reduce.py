@@ -38,7 +38,7 @@ from gradwire.core.records.machine import usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import Setup
-from strategies.all_reduce.choosing import FASTEST, choose
+from strategies.all_reduce.all_reduce import FASTEST, choose
 from strategies.all_reduce.halving_doubling import halving_doubling
 from strategies.all_reduce.predictions import all_reduces
 from strategies.all_reduce.recursive_doubling import recursive_doubling

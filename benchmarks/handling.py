@@ -19,7 +19,7 @@ from typing_extensions import override
 from benchmarks.accuracy import Clock, measure_kernel, of_a_step
 from benchmarks.common import Row, Settings, figures, main
 from benchmarks.points import BATCH, Point, build
-from gradwire.core.strategy.replica import layout_of
+from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.workloads import datasets
 from gradwire.names import make_strategy
 from gradwire.networks.units import ACKNOWLEDGED

@@ -138,6 +138,7 @@ def draw(table: pd.DataFrame, borders: Mapping[str, Borders], out: Path) -> None
         axes.bar(0, 0, color=COLOURS[name], label=name)
     axes.plot([], [], color="black", lw=2, label="border by the closed forms")
     axes.scatter([], [], label="they choose another", **_CROSS)
+    figure.suptitle("The fastest all-reduce, by bytes and ranks, on three networks", fontsize=12)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     drawing.save(figure, out, 120)
 

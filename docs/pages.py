@@ -16,8 +16,8 @@ from typing import Any
 import strategies
 from gradwire import compression
 from gradwire.catalogue import CODEC_HEADER, catalogue, codec_rows, sent
-from gradwire.core.records.lazy import LazyTable
 from gradwire.early_arguments import CATALOGUE
+from gradwire.lazy import LazyTable
 from gradwire.scoreboard.table import table
 from strategies import GROUPS, Strategy
 

@@ -19,10 +19,10 @@ from experiments.measured import Results, Servers, folder, pick
 from experiments.real import TIMELINE, Runs, strategy_class
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.events import PHASES
-from gradwire.core.records.files import load_events
-from gradwire.core.records.tables import SERVER, applied, worker_spans
+from gradwire.core.records.tables import SERVER, applied
 from gradwire.pictures import timeline
 from gradwire.pictures.plot import DASHED
+from gradwire.results import load_events, worker_spans
 
 _MEASURES = {"accuracy": ("accuracy", "held-out accuracy, %"), "train_loss": ("loss", "training loss")}
 _AGAINST = {

@@ -15,14 +15,14 @@ from typing import Any
 import pandas as pd
 
 from experiments.grid import Experiment, Store, attempt, diverged
-from gradwire import Options, names, run
+from gradwire import Options, names, results, run
 from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
-from gradwire.core.records import files
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.machine import git_commit, machine
 from gradwire.core.records.tables import COLUMNS, finished_epochs
+from gradwire.core.records.unfinished import EVENTS_SUFFIX
 from gradwire.pictures.staleness import histogram
 from strategies import Strategy
 
@@ -79,7 +79,7 @@ class Runs(Store):
 
     def events_of(self, run: str) -> Path:
         """Return the path of the events of a run that is drawn."""
-        return self.folder / f"{run}{files.EVENTS_SUFFIX}"
+        return self.folder / f"{run}{EVENTS_SUFFIX}"
 
     def has(self, run: Options) -> bool:
         """Return whether this very run is there, complete and good, or is known to have diverged."""
@@ -138,13 +138,13 @@ def _make(options: Options, kept: Runs) -> Result:
     name, path = str(options.run_name), Path(options.results_dir) / str(options.run_name)
     try:
         run(options, quiet=True)
-        said = files.load_metadata(f"{path}.json")
+        said = results.load_metadata(f"{path}.json")
         if name.startswith(TIMELINE):
             with write_atomically(kept.events_of(name)) as temporary:
-                shutil.copy(f"{path}{files.EVENTS_SUFFIX}", temporary)
+                shutil.copy(f"{path}{EVENTS_SUFFIX}", temporary)
         if options.events and options.strategy.traits.asynchronous and not name.startswith(TUNING):
-            said[STALENESS] = histogram(files.load_events(path)).astype("int64").to_numpy().tolist()
-        return files.load_table(f"{path}.csv"), said
+            said[STALENESS] = histogram(results.load_events(path)).astype("int64").to_numpy().tolist()
+        return results.load_table(f"{path}.csv"), said
     except RunFailed as error:
         if not name.startswith(TUNING) or not diverged(error):
             raise

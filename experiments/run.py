@@ -41,7 +41,6 @@ from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
 from gradwire.core.workloads import datasets
-from gradwire.core.workloads.options import DataOptions
 
 WORK = ".work"  # where runs write their own files, until they are collected
 
@@ -79,7 +78,7 @@ def main(settings: Settings) -> None:
     device = resolve(Options(device=settings.device)).device
     directory = Path(settings.results_dir or Path("results") / ("quick" if settings.quick else hardware(device)))
     of = "text" if {TEXT, SELDOM}.issuperset(chosen) else "digits" if settings.quick else "fashion_mnist"
-    datasets.load(DataOptions(dataset=of, data_dir=settings.data_dir, download=settings.download))
+    datasets.load(Options(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
     shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
     kept = {

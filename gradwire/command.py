@@ -20,6 +20,7 @@ COMMANDS = {
         "train": ("gradwire.command_line", "train one network on several processes of this machine"),
         "simulate": ("gradwire.virtual_time.simulate", "the same on a virtual cluster; with --script your own script"),
         "explore": ("gradwire.every_order.explore", "a small case in every order of its messages"),
+        "check": ("gradwire.checking.command", "name what is silently wrong in your own torch.distributed script"),
         "evaluate": ("gradwire.checkpoints.evaluate", "score the checkpoints of a run as they appear"),
         "scoreboard": ("gradwire.scoreboard.command", "enter a strategy of yours into the scoreboard"),
     },
@@ -44,7 +45,7 @@ COMMANDS = {
         "fully_sharded_builtin": ("gradwire.baselines.fully_sharded_builtin", "fully_shard (FSDP2)"),
     },
     "The course": {
-        "check": ("lessons.check", "check what a student wrote for a lab"),
+        "check_lab": ("lessons.check", "check what a student wrote for a lab"),
         "grade": ("lessons.grade", "grade a folder of submissions"),
     },
 }  # fmt: skip

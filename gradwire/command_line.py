@@ -35,9 +35,9 @@ from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.training.run import run
 from gradwire.early_arguments import listed
 from gradwire.ending import run_command as run_command
+from gradwire.help_texts import FIRST, help_of, is_asked_for
 from gradwire.names import class_of, default_name, owners_of
 from gradwire.options import Options, option_names
-from gradwire.short_help import FIRST, help_of, is_asked_for, short_help
 from gradwire.strategies import INSTEAD
 from gradwire.wings import WINGS
 
@@ -117,10 +117,12 @@ def parse_with(
         raise UsageError(f"--{of} {coder.name}: {strategy} is a {of} itself, with --{twice[0]}; leave --{of} out")
     refuse_unknown(given, known)
     if is_asked_for(given):
+        from gradwire.short_help import help_of_run
+
         is_chosen = any(name is not None for name in named.values())
-        print(_short_help(default, builtin, description, is_chosen, first, (more, *Options.panels.values())))
+        print(help_of_run(default, builtin, description, is_chosen, first, (more, *Options.panels.values())))
         raise SystemExit(0)
-    options = read_options(given, _command_line(default, more), description + _about(default))
+    options = read_options(given, _command_line(default, more), description + about(default))
     values: dict[str, Any] = {}
     for panel in Options.panels.values():
         values |= vars(getattr(options, panel.__name__))
@@ -135,26 +137,6 @@ def _fields(kind: type[Any]) -> list[str]:
 def _this(choice: str) -> str:
     """Return the name of the panel of the options that the strategy, or the codec, has."""
     return f"this_{choice}"
-
-
-def _short_help(
-    default: Options, builtin: Strategy | None, description: str, is_chosen: bool, first: Sequence[str], kinds: Any
-) -> str:
-    """Return the text of --help: examples, or the strategy and codec that are chosen with their own options."""
-    title, *lines = description.splitlines()
-    about = [line for line in lines if line.startswith(("python ", "torchrun ", "mpirun "))]
-    if is_chosen:
-        about = _about(default).split("\n\n")
-    options: list[tuple[str, str, Any]] = []
-    for owner in default.chosen.values() if is_chosen or builtin else ():
-        options += [(name, text, getattr(owner, name)) for name, text in help_of(type(owner)).items()]
-    for name, choice in Options.choices().items():
-        if not is_chosen and not (builtin and name == "strategy"):
-            options.append((name, choice.help, default.chosen[name].name))
-    own = {option.name: option.default for option in dataclasses.fields(kinds[0])}
-    texts = {name: text for kind in kinds for name, text in help_of(kind).items()}
-    options += [(name, texts[name], own[name] if name in own else getattr(default, name)) for name in first]
-    return short_help(title, about, options)
 
 
 def _command_line(default: Options, more: type[Any]) -> type[Any]:
@@ -193,7 +175,8 @@ def _panel(name: str, title: str, options: Any) -> tuple[str, Any, Any]:
     return name, Annotated[kind, OmitArgPrefixes, arg(name=title)], dataclasses.field(default_factory=lambda: options)
 
 
-def _about(default: Options) -> str:
+def about(default: Options) -> str:
+    """Return what the strategy and codec are, and the defaults that they have of their own."""
     text = ""
     for name, choice in Options.choices().items():
         owner = default.chosen[name]

@@ -20,13 +20,19 @@ _STRATEGY = Choice(
 
 if TYPE_CHECKING:
     from gradwire.checkpoints.wing import CheckpointOptions
+    from gradwire.clusters.wing import LauncherOptions
     from gradwire.compression.wing import CodecOptions
     from gradwire.diagnosis.wing import DiagnosisOptions
+    from gradwire.images.wing import ImageOptions
+    from gradwire.language.wing import TextOptions
     from gradwire.networks.wing import LinkOptions
     from gradwire.pictures.wing import PictureOptions
     from gradwire.stragglers.wing import StragglerOptions
 
-    class _Panels(CheckpointOptions, CodecOptions, DiagnosisOptions, LinkOptions, PictureOptions, StragglerOptions):
+    class _Panels(
+        CheckpointOptions, LauncherOptions, CodecOptions, DiagnosisOptions, ImageOptions, TextOptions, LinkOptions,
+        PictureOptions, StragglerOptions,
+    ):  # fmt: skip
         """The panels of all wings."""
 else:
     _PANELS = [wing.panel for wing in WINGS if wing.panel]

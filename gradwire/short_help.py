@@ -1,27 +1,40 @@
 """The text of `--help`: one screen for a first user. `--help all` has the rest."""
 
-import ast
 import dataclasses
-import inspect
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-FIRST = ("n_gpus", "epochs", "batch_size", "lr", "dataset", "model", "seed", "results_dir", "run_name")
-"""Names of the options of every run that a first user needs, beside --strategy and --codec."""
+from gradwire.command_line import about
+from gradwire.core.strategy.strategy import Strategy
+from gradwire.help_texts import help_of
+from gradwire.options import Options
+
 _WIDTH, _INDENT = 100, 18
 
 
-def is_asked_for(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for help, and not for all of it."""
-    asks = [after for word, after in pairwise([*arguments, ""]) if word in ("-h", "--help")]
-    return bool(asks) and "all" not in asks
+def help_of_run(
+    default: Options, builtin: Strategy | None, description: str, is_chosen: bool, first: Sequence[str], kinds: Any
+) -> str:
+    """Return the text of --help: examples, or the strategy and codec that are chosen with their own options."""
+    title, *lines = description.splitlines()
+    text = [line for line in lines if line.startswith(("python ", "torchrun ", "mpirun "))]
+    if is_chosen:
+        text = about(default).split("\n\n")
+    options: list[tuple[str, str, Any]] = []
+    for owner in default.chosen.values() if is_chosen or builtin else ():
+        options += [(name, text, getattr(owner, name)) for name, text in help_of(type(owner)).items()]
+    for name, choice in Options.choices().items():
+        if not is_chosen and not (builtin and name == "strategy"):
+            options.append((name, choice.help, default.chosen[name].name))
+    own = {option.name: option.default for option in dataclasses.fields(kinds[0])}
+    texts = {name: text for kind in kinds for name, text in help_of(kind).items()}
+    options += [(name, texts[name], own[name] if name in own else getattr(default, name)) for name in first]
+    return short_help(title, text, options)
 
 
 def short_help(title: str, about: Sequence[str], options: Iterable[tuple[str, str, Any]]) -> str:
@@ -37,30 +50,6 @@ def short_help(title: str, about: Sequence[str], options: Iterable[tuple[str, st
         begin = f"  {flag}".ljust(_INDENT - 2) + "  "
         lines += textwrap.wrap(begin + text + known, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
     return "\n".join([*lines, "", f"All options: {program} --help all"])
-
-
-def help_of(kind: type[Any], names: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the help of these options of a dataclass, or of all: the docstrings below its fields."""
-    fields = [field.name for field in dataclasses.fields(kind)] if names is None else names
-    texts = {name: text for owner in reversed(kind.__mro__) for name, text in _docstrings(owner).items()}
-    return {name: texts.get(name, "") for name in fields}
-
-
-@cache
-def _docstrings(kind: type[Any]) -> dict[str, str]:
-    if not dataclasses.is_dataclass(kind) or "__dataclass_fields__" not in vars(kind):
-        return {}
-    try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except (OSError, TypeError):  # made in an interpreter: there is no source
-        return {}
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for field, text in pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }  # fmt: skip
 
 
 def _program() -> str:

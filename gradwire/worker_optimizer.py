@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gradwire.core.records.errors import UsageError, in_python
+from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.settings import RunSettings
-from gradwire.core.strategy.state import random_state, set_random_state
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Schedule
 from gradwire.core.transports.base import Transport
+from gradwire.python_errors import in_python
+from gradwire.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from gradwire.compression import Codec

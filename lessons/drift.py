@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads.datasets import load
-from gradwire.core.workloads.options import DataOptions
+from gradwire.options import Options
 from lessons.judge import launch
 from lessons.report import Report, Shown, new_picture
 from lessons.training import NOT_TRAINED
@@ -46,7 +46,7 @@ class Softmax:
     """Softmax regression on the digits; x holds the weights [64, 10] and then the biases [10]."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        data = load(DataOptions())
+        data = load(Options())
         pixels, self.labels = data.fetch(torch.arange(data.n_train), dtype=dtype)
         held_out, self.held_out_labels = data.fetch(torch.arange(data.n_test), "test", dtype=dtype)
         self.pixels, self.held_out = pixels.flatten(1), held_out.flatten(1)

@@ -108,10 +108,13 @@ def teach() -> Figure:
     assert figure is not None
     figure.set_size_inches(4.8, 4)
     figure.suptitle("The judge draws your messages beside the best", fontsize=12)
-    for axes, title in zip(figure.axes, ("yours", "the ring"), strict=True):
+    for axes, title in zip(figure.axes, ("yours: each message is a whole vector", "the ring: each message is a chunk"), strict=True):
         axes.set_title(title, loc="left", fontsize=11)
-        for label in axes.texts:
-            label.set_fontsize(7)
+        for label in list(axes.texts):
+            if label.get_text().isdigit():
+                label.set_fontsize(7)
+            elif label.get_text():  # an arrow is a text without letters
+                label.remove()  # it is in the title: at this size the labels would overlap
     figure.axes[-1].set_xlabel("virtual milliseconds")
     return figure
 

@@ -7,7 +7,7 @@ All names are loaded when they are first asked for. Type checkers read them in `
 from pathlib import Path
 from typing import Any
 
-from gradwire.core.records.lazy import LazyTable, find_classes, load_name
+from gradwire.lazy import LazyTable, find_classes, load_name
 
 FAMILIES = {
     "": "One process",

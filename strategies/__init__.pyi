@@ -3,7 +3,6 @@
 from gradwire.core.records.errors import UsageError as UsageError
 from gradwire.core.records.errors import between as between
 from gradwire.core.records.errors import one_of as one_of
-from gradwire.core.records.lazy import LazyTable
 from gradwire.core.strategy.factories import ByTensor as ByTensor
 from gradwire.core.strategy.factories import OptimizerFactory as OptimizerFactory
 from gradwire.core.strategy.factories import by_name as by_name
@@ -13,6 +12,7 @@ from gradwire.core.strategy.strategy import Strategy as Strategy
 from gradwire.core.strategy.traits import Cost as Cost
 from gradwire.core.strategy.traits import Traffic as Traffic
 from gradwire.core.strategy.traits import Traits as Traits
+from gradwire.lazy import LazyTable
 from gradwire.worker_optimizer import WorkerOptimizer as WorkerOptimizer
 from strategies.all_reduce.all_gather import AllGather as AllGather
 from strategies.all_reduce.all_reduce import FastestAllReduce as FastestAllReduce

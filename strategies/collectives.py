@@ -18,7 +18,7 @@ import torch
 
 from gradwire.core.strategy.broadcast import broadcast as broadcast
 from gradwire.core.transports.base import Message, Transport, Work
-from gradwire.core.transports.subgroup import subgroup
+from strategies.subgroup import subgroup
 
 AllReduce = Callable[..., int]
 """Called with (vector, transport, n): replaces the vector by the sum over all ranks; returns the sum of their n."""
@@ -43,9 +43,9 @@ def ring_all_reduce(vector: torch.Tensor, transport: Transport, n: int = 0) -> i
 def reduce_scatter(chunks: Sequence[torch.Tensor], transport: Transport, n: int = 0) -> tuple[int, list[Work]]:
     """Share-reduce: chunk (r + 1) mod N becomes the sum over all ranks; the other chunks hold parts of sums.
 
-    `chunks` are the N parts of a vector. `n` travels beside them, for it is no element of the vector. Returns the sum
-    of all `n`, and the Works after which the vector may be changed elsewhere than in this rank's own chunk. Raises
-    PeerLost, WaitTimeout.
+    `chunks` are the N parts of a vector; `n` travels beside them and is not part of it. Returns the sum of all `n`,
+    and the Works: wait for these before you change any chunk but this rank's own.
+    Raises PeerLost, WaitTimeout.
     """
     N, r = transport.world_size, transport.rank
     right, left = (r + 1) % N, (r - 1) % N

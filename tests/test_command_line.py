@@ -19,10 +19,9 @@ from docs.pages import catalogue
 from gradwire import command_line
 from gradwire.baselines import fully_sharded_builtin
 from gradwire.compression import CODECS, Codec
-from gradwire.core.launchers import find_launcher
 from gradwire.core.training.checks import prepare, resolve
+from gradwire.help_texts import FIRST
 from gradwire.options import Options, option_names
-from gradwire.short_help import FIRST
 from gradwire.virtual_time import simulate
 from strategies import STRATEGIES, Strategy
 from tests.runs import BUILTIN, KINDS, said, said_by
@@ -44,7 +43,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 
     def only_prepare(options: Options) -> None:
         seen.append(options)
-        launcher = find_launcher(options.launcher, options.scheduler)
+        launcher = options.find_launcher()
         prepare(resolve(options, launcher), launcher)
 
     monkeypatch.setattr(command_line, "run", only_prepare)

@@ -21,6 +21,7 @@ from tests.runs import ROOT
 
 NOTEBOOKS = [*ROOT.glob("lessons/*.ipynb"), *ROOT.glob("experiments/*.ipynb")]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("lessons/*.md")]
+STUB = Path(gradwire.__file__).with_suffix(".pyi")
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -35,7 +36,7 @@ def shown(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", gradwire.__all__)
 def test_a_public_name_is_of_the_module_that_the_type_checker_reads(name: str) -> None:
-    found = re.findall(rf"^    from (\S+) import (\w+) as {name}$", Path(gradwire.__file__).read_text(), re.MULTILINE)
+    found = re.findall(rf"^from (\S+) import (\w+) as {name}$", STUB.read_text(), re.MULTILINE)
     assert [as_named for _, as_named in found] == [name]
     assert getattr(gradwire, name) is getattr(importlib.import_module(found[0][0]), name)
 

@@ -20,6 +20,7 @@ ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
 WINGS: dict[str, tuple[str, ...]] = {
     "backend": (),
     "baselines": ("clusters", "sharding"),
+    "checking": ("backend", "torch_scripts", "virtual_time"),
     "checkpoints": ("diagnosis",),
     "clusters": ("networks",),
     "compression": (),
@@ -32,11 +33,12 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("backend", "every_order", "networks", "virtual_time"),
+    "torch_scripts": ("backend", "checking", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",
         "diagnosis",
+        "images",
         "networks",
         "pictures",
         "sharding",
@@ -119,7 +121,7 @@ def test_the_time_is_the_transports() -> None:
 GLOBAL = ("set_num_threads", "set_num_interop_threads", "manual_seed", "manual_seed_all", "seed", "set_rng_state",
           "set_default_dtype", "set_default_device", "use_deterministic_algorithms")  # fmt: skip
 ALLOWED = {
-    ("gradwire/core/strategy/state.py", "set_random_state"),  # a checkpoint brings the random state of its rank
+    ("gradwire/random_state.py", "set_random_state"),  # a checkpoint brings the random state of its rank
     ("gradwire/torch_scripts/process_state.py", "install"),  # of the rank that runs next
     ("gradwire/core/training/computing.py", "choose_threads"),  # known only once there is a model
     ("gradwire/checkpoints/evaluate.py", "evaluate_all"),
@@ -168,6 +170,7 @@ KNOWN = {
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
     *((f"gradwire/{name}.py", "all_reduce") for name in ("backend/process_group", "backend/collectives")),  # torch's
     *((f"gradwire/torch_scripts/{name}.py", "all_reduce") for name in ("collectives", "simulate")),
+    *((f"gradwire/checking/{name}.py", "all_reduce") for name in ("calls", "replicas")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),
     ("gradwire/backend/process_group.py", "all_gather"),
     ("gradwire/backend/collectives.py", "all_gather"),

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from gradwire.core.training.optimizers import Joined
+from gradwire.language.muon import Joined
 
 
 def moons() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

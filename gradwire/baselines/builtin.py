@@ -15,8 +15,10 @@ from typing_extensions import override
 
 from gradwire.core.strategy.codes import CodecFactory
 from gradwire.core.strategy.factories import OptimizerFactory
-from gradwire.core.strategy.replica import (
-    Replica,
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.settings import DEFAULT, RunSettings
+from gradwire.core.strategy.strategy import Strategy
+from gradwire.core.strategy.tensors import (
     bytes_of,
     copy_bytes_into,
     copy_into,
@@ -26,8 +28,6 @@ from gradwire.core.strategy.replica import (
     other_tensors,
     trained,
 )
-from gradwire.core.strategy.settings import DEFAULT, RunSettings
-from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Updater
 from gradwire.core.transports.base import Transport
 

@@ -26,7 +26,7 @@ from gradwire import command_line
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from gradwire.core.records.errors import UsageError
 from gradwire.core.strategy.factories import ByTensor, is_elementwise
-from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.tensors import layout_of, trained
 from gradwire.core.strategy.traits import Cost
 from gradwire.sharding.blocks import blocks_of, check_pieces
 from gradwire.sharding.freed import bind, unbind

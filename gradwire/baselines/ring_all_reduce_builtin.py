@@ -23,7 +23,7 @@ from gradwire import command_line
 from gradwire.baselines.builtin import Builtin
 from gradwire.clusters.rendezvous import serve_store
 from gradwire.core.records.events import HIDDEN
-from gradwire.core.strategy.replica import float_buffers, trained
+from gradwire.core.strategy.tensors import float_buffers, trained
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.transports.base import Transport
 

@@ -24,13 +24,13 @@ from gradwire.command_line import parse, run_command
 from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.atomic import check_writable_by, locked, write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error, one_line
-from gradwire.core.strategy.replica import copy_into, float_buffers, integer_buffers, trained
+from gradwire.core.strategy.tensors import copy_into, float_buffers, integer_buffers, trained
 from gradwire.core.training.evaluation import evaluate
 from gradwire.core.transports.timing import RunningClock, sleep
 from gradwire.core.workloads import datasets, models, tasks
 from gradwire.core.workloads.loading import batches_of_test
-from gradwire.names import check_recorded_code
 from gradwire.options import Options
+from gradwire.recorded import check_recorded_code
 
 FIRST, LAST = {"step": int, "loss": float}, {"checkpoint": str, "id": str}  # columns before and after the scores
 _SHOWN = {"top1": "top-1", "top5": "top-5"}

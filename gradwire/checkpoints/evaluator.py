@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import IO
 
 from gradwire.checkpoints.folder import SCORES
-from gradwire.core.launchers.environment import environment_of_others
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.records.interrupts import interrupts_wait, number_of
 from gradwire.core.transports.timing import RunningClock, sleep
 
 _COMMAND = [sys.executable, "-m", "gradwire", "evaluate"]
 _LONGEST_START_S = 60.0
+_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_")
+
+
+def environment_of_others() -> dict[str, str]:
+    """Return the environment for a process that a rank starts and that is to be no rank itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
 
 
 class Evaluator(AbstractContextManager["Evaluator"]):

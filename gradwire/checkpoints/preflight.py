@@ -9,7 +9,7 @@ from gradwire.checkpoints.wing import CheckpointOptions
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE
-from gradwire.names import check_recorded, naming
+from gradwire.recorded import check_recorded, naming
 
 
 def check_resume(options: CheckpointOptions, path: str, n_parameters: int) -> None:

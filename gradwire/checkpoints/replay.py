@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.core.records.errors import RunFailed, as_usage_error
-from gradwire.core.records.files import load_metadata
 from gradwire.core.records.machine import machine
 from gradwire.core.training.rank import Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.inbox import NOBODY
+from gradwire.results import load_metadata
 
 _OF_OTHERS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by a file that is no record
 

@@ -9,12 +9,12 @@ import torch
 from gradwire.checkpoints import files
 from gradwire.checkpoints.model_files import to_bytes
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.strategy.replica import parameters_from
-from gradwire.core.strategy.state import random_state, set_random_state
-from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.strategy.tensors import parameters_from
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.training.rank import Position, Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.messages import WaitTimeout
+from gradwire.random_state import random_state, set_random_state
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
 """What checkpoints add to a run: it writes them, continues from one, is scored beside, saves its model, is replayed."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from torch import nn
 from gradwire.arguments import value_of
 from gradwire.core.launchers import Launcher
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.options import MAY_CHANGE, OF_THIS_RUN, option
 from gradwire.core.training.checks import check_path
-from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import Panel
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.training.wing import Record, Wing
 from gradwire.core.workloads.data import Data
@@ -69,24 +68,9 @@ class Checkpoints(Wing):
         """Return the options of the checkpoint or run that --resume or --replay names."""
         if not (value_of("--resume", arguments) or value_of("--replay", arguments)):
             return None
-        from gradwire.checkpoints import files, replay
-        from gradwire.checkpoints.folder import latest
-        from gradwire.names import NAMING_CODE, naming, options_from
-        from gradwire.options import Options
+        from gradwire.checkpoints.recorded import recorded
 
-        named = {option: value_of(f"--{option}", arguments) for option in NAMING_CODE}
-        if path := value_of("--resume", arguments):
-            checkpoint = latest(path)
-            with naming("--resume"):
-                new = ["launcher", "scheduler"]
-                return options_from(files.load_run(checkpoint)["options"], checkpoint / "run.json", builtin, new, named)
-        if path := value_of("--replay", arguments):
-            fields = dataclasses.fields(Options)
-            new = [entry.name for entry in fields if OF_THIS_RUN.items() <= entry.metadata.items()]
-            recorded = replay.load(path).options
-            with naming("--replay"):
-                return options_from(recorded, path, builtin, new, named)
-        return None
+        return recorded(arguments, builtin)
 
     def resolve(self, options: CheckpointOptions, launcher: Launcher) -> CheckpointOptions:
         """Check the options that need no data."""
@@ -117,28 +101,13 @@ class Checkpoints(Wing):
             if launcher.is_first:
                 check_places(options)
 
-    @contextmanager
-    def around(self, options: CheckpointOptions, launcher: Launcher, quiet: bool) -> Iterator[None]:
+    def around(self, options: CheckpointOptions, launcher: Launcher, quiet: bool) -> AbstractContextManager[Any]:
         """Hold the folder of the checkpoints while the ranks run, and score them beside."""
         if not (options.checkpoint_every and launcher.is_first):
-            yield
-            return
-        from gradwire.checkpoints.folder import in_training
+            return nullcontext()
+        from gradwire.checkpoints.beside import while_training
 
-        with ExitStack() as stack, _telling_what_is_written(options), ExitStack() as held:
-            evaluator = None
-            if options.evaluator:
-                from gradwire.checkpoints.evaluator import Evaluator
-
-                code = {"dataset": options.dataset, "model": options.model, "task": options.task}
-                evaluator = stack.enter_context(Evaluator(options.checkpoint_folder, options.timeout, code))
-            held.enter_context(in_training(options.checkpoint_folder))
-            if evaluator:
-                evaluator.start()
-            yield
-            held.close()
-            if evaluator:
-                evaluator.finish(quiet)
+        return while_training(options, quiet)
 
     def watchers(self, options: CheckpointOptions) -> list[Watcher]:
         """Return what writes checkpoints, continues from one, saves the model and repeats an order."""
@@ -171,7 +140,8 @@ class Checkpoints(Wing):
             from gradwire.checkpoints.folder import listed
 
             if not listed(options.checkpoint_folder):
-                return [f"no checkpoint was written: no rank that writes them came to step {options.checkpoint_every}"]
+                step = "the next multiple of" if options.resume else "step"
+                return [f"no checkpoint was written: no writing rank came to {step} {options.checkpoint_every}"]
         return []
 
     def conclude(self, options: CheckpointOptions, facts: Mapping[str, Any], quiet: bool) -> None:
@@ -180,20 +150,6 @@ class Checkpoints(Wing):
             from gradwire.checkpoints import replay
 
             replay.compare(options.replay, facts["parameter_hash"][REPORTER], quiet)
-
-
-@contextmanager
-def _telling_what_is_written(options: CheckpointOptions) -> Iterator[None]:
-    """Add to the message of an interrupt of the block, unless it says more, how the run can continue."""
-    from gradwire.checkpoints.folder import listed
-
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        if len(interrupt.args) < 2 and listed(folder := options.checkpoint_folder):
-            text = f"no records were written; --resume {folder} continues"
-            raise KeyboardInterrupt(number_of(interrupt), text) from interrupt
-        raise
 
 
 WING = Checkpoints()

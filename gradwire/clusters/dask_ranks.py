@@ -25,7 +25,8 @@ from gradwire.clusters.member import uses_nccl
 from gradwire.clusters.rendezvous import connect, serve_store
 from gradwire.core.launchers.devices import as_before, set_up
 from gradwire.core.launchers.environment import die_with_parent
-from gradwire.core.launchers.failures import Failure, do_work, explain, failure_of
+from gradwire.core.launchers.explanation import explain
+from gradwire.core.launchers.failures import Failure, do_work, failure_of
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.transports.timing import SLICE_S, RunningClock

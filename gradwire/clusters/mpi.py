@@ -22,10 +22,10 @@ import torch
 from mpi4py import MPI
 from typing_extensions import override
 
+from gradwire.clusters.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.clusters.remote import WHY, Buffers, Remote, Sending
 from gradwire.core.records.errors import UsageError
 from gradwire.core.transports import timing
-from gradwire.core.transports.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.messages import Message, Setup, wait_until
 from gradwire.core.transports.throttle import Held

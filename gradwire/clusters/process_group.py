@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from typing_extensions import override
 
+from gradwire.clusters.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.clusters.remote import WHY, Buffers, Remote, Sending
-from gradwire.core.transports.headers import SIZE, Header, Kind, pack, unpack
 from gradwire.core.transports.inbox import Tags
 from gradwire.core.transports.messages import Message, PeerLost, Setup, as_vector
 from gradwire.core.transports.throttle import Held

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from gradwire.clusters.headers import Header, Kind
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import CLOSED, Transport
-from gradwire.core.transports.headers import Header, Kind
 from gradwire.core.transports.messages import Alignment, Message, PeerLost, Pending, Setup, Work, as_vector
 from gradwire.core.transports.throttle import Held
 

@@ -7,12 +7,12 @@ All names are loaded when they are first asked for. Type checkers read them in `
 from pathlib import Path
 from typing import Any
 
-from gradwire.core.records.lazy import LazyTable, find_classes, load_name
+from gradwire.lazy import LazyTable, find_classes, load_name
 
 CODECS: LazyTable[Any] = LazyTable(
     {file: (f"{__name__}.{file}", name) for file, name in find_classes(Path(__path__[0]), ("none",)).items()}
 )
-_BASE, _CODES = "gradwire.compression.base", "gradwire.core.strategy.codes"
+_BASE, _CODES = "gradwire.compression.codec", "gradwire.core.strategy.codes"
 HOMES = {
     "Code": _BASE,
     "Codec": _BASE,

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire.compression.base import DENSE, LOSSLESS, Code, Codec, unpack
+from gradwire.compression.codec import LOSSLESS, Code, Codec
+from gradwire.compression.packing import unpack
+from gradwire.core.strategy.codes import DENSE
 
 
 @dataclass(kw_only=True)

@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from gradwire.core.records.files import HASHES
 from gradwire.pictures.finished import BadRun, Run, find_runs
+from gradwire.results import HASHES
 
 CLOSE = 1e-4
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import Tensor
 
-from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.tensors import layout_of, trained
 from gradwire.core.training.rank import Rank
 from gradwire.core.training.watchers import Watcher
 from gradwire.diagnosis.hashes import Arrays, Hashes

@@ -9,7 +9,6 @@ from torch import nn
 
 from gradwire.core.launchers import Launcher
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import HASHES
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
 from gradwire.core.training.options import Panel
 from gradwire.core.training.watchers import Watcher
@@ -58,6 +57,7 @@ class Diagnosis(Wing):
         place = Path(options.results_dir) / str(options.run_name)
         if hashed := record.found("hashes"):
             from gradwire.diagnosis.hashes import packed
+            from gradwire.results import HASHES
 
             record.files[f"{place}{HASHES}"] = packed(hashed)
         if uses := record.found("memory"):

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import aligned
 from gradwire.core.strategy.traits import NOTHING
-from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.training.progress import REPORTER
 from gradwire.every_order.invariants import WEIGHED, Holds, ask, chosen, staleness, stalest, weight_of
 from gradwire.every_order.runs import Case, Run, counted, run_once
 from gradwire.every_order.scheduler import Option

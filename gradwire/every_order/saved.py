@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gradwire.core.launchers.launcher import Launcher
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_metadata
 from gradwire.core.training.rank import result_of
 from gradwire.core.training.report import write
 from gradwire.core.workloads import datasets
@@ -18,7 +17,8 @@ from gradwire.every_order.report import Counterexample
 from gradwire.every_order.runs import Case, Run, run_once
 from gradwire.every_order.scheduler import Option
 from gradwire.every_order.search import repeat
-from gradwire.names import options_from
+from gradwire.recorded import options_from
+from gradwire.results import load_metadata
 
 _OF_CASE = ("steps", "epochs", "own_steps", "seed", "dies")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradwire.core.records.errors import UsageError, as_usage_error
 from gradwire.core.workloads.data import Data, Samples
-from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.images.torchvision import import_torchvision
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's models have them
 _AREA, _RATIO, _ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a random cut, as in torchvision's RandomResizedCrop

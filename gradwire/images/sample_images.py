@@ -18,8 +18,8 @@ import tyro
 from gradwire.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
 from gradwire.core.workloads import datasets
-from gradwire.core.workloads.options import DataOptions
 from gradwire.ending import run_command
+from gradwire.options import Options
 
 _NOISE = 12  # standard deviation, in 255ths
 
@@ -42,7 +42,7 @@ def write(settings: Settings) -> None:
 
     between(settings, "per_class", 4, 100)
     between(settings, "side", 8, 10_000)
-    data = datasets.load(DataOptions())
+    data = datasets.load(Options())
     random = np.random.default_rng(0)
     long, short = settings.side, settings.side * 3 // 4
     splits = (("train", data.train, settings.per_class), ("val", data.test, settings.per_class // 4))

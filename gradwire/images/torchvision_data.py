@@ -9,7 +9,7 @@ import torch
 from gradwire.core.records.errors import one_line
 from gradwire.core.workloads.assemble import from_arrays
 from gradwire.core.workloads.data import Data, refused
-from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.images.torchvision import import_torchvision
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def load_download(name: str, data_dir: Path, download: bool) -> Data:
     for split in splits:
         labels = split.labels if hasattr(split, "labels") else split.targets
         arrays += _channels_first(split.data), torch.as_tensor(labels)
-    return from_arrays(name, arrays, scale=(source.mean, source.std))
+    return from_arrays(arrays, scale=(source.mean, source.std))
 
 
 def _channels_first(images: Any) -> torch.Tensor:

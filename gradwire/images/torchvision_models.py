@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.images.torchvision import import_torchvision
 
 _SIDE_32 = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg11")
 LEAST_SIDE = {**dict.fromkeys(_SIDE_32, 32), "alexnet": 64}

@@ -11,8 +11,8 @@ from torch import nn
 from gradwire.core.launchers import Launcher
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS
-from gradwire.core.strategy.replica import trained
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.tensors import trained
 from gradwire.core.training.options import Panel
 from gradwire.core.training.wing import Wing
 from gradwire.core.workloads.data import Data

@@ -16,10 +16,10 @@ import pandas as pd
 
 from gradwire.core.records.atomic import write_together
 from gradwire.core.records.events import EVALUATE, HIDDEN, MARKS, OPS, PHASES
-from gradwire.core.records.files import CALIBRATION, TRACE_SUFFIX, load_events, load_metadata, load_table
-from gradwire.core.records.tables import finished_epochs, worker_spans
+from gradwire.core.records.tables import finished_epochs
 from gradwire.core.records.unfinished import EVENTS_SUFFIX, SUFFIXES
 from gradwire.ending import exit_code_of, unread_output_is_no_error
+from gradwire.results import CALIBRATION, TRACE_SUFFIX, load_events, load_metadata, load_table, worker_spans
 
 Loaded = TypeVar("Loaded")
 _CURE = "; copy the files of the run again, or repeat the run"

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gradwire.core.records.events import MARKS, PHASES
-from gradwire.core.records.files import TRACE_SUFFIX
-from gradwire.core.records.tables import SERVER, applied, worker_spans
+from gradwire.core.records.tables import SERVER, applied
 from gradwire.pictures.finished import RUN, BadRun, Recorded, Settings, command, load, writing
 from gradwire.pictures.messages import with_messages
+from gradwire.results import TRACE_SUFFIX, worker_spans
 
 # The colours of Okabe and Ito, which the colour-blind can distinguish; pale: a rank is blocked.
 COLOURS = {

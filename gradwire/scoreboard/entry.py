@@ -21,7 +21,7 @@ from gradwire.core.launchers.launcher import Job
 from gradwire.core.records.errors import RunFailed, UsageError, unknown
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.strategy import Strategy
-from gradwire.core.training.rank import Orders
+from gradwire.core.training.orders import Orders
 from gradwire.core.transports.messages import Work
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import blamed_on

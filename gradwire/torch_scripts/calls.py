@@ -38,12 +38,15 @@ class Pending(Call):
         late = self.thread.ask(partial(self.thread.engine.wait, self, limit.total_seconds() if limit else None))
         if late:
             raise RuntimeError(f"virtual process group: {late}")
+        self.thread.watcher.waited(self)
         if self._future is not None and not self._future.done():
             self._future.set_result(self.tensors)
         return True
 
     def is_completed(self) -> bool:
         found: bool = self.thread.ask(partial(self.thread.engine.look, self))
+        if found:
+            self.thread.watcher.waited(self)
         return found
 
     def is_success(self) -> bool:

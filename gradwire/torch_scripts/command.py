@@ -46,10 +46,23 @@ def explore_script(given: Sequence[str], description: str) -> None:
 def simulate_script(given: Sequence[str], description: str) -> None:
     """Run a script on a cluster, write its records, and print a summary. Raises UsageError, RunFailed."""
     options, script, named = _read(given, ClusterScript, description)
-    if options.sweep:
+    if options.check:
+        _check(options, script)
+    elif options.sweep:
         sweep(named, options, script)
     else:
         print(run_on_cluster(options, script))
+
+
+def _check(options: ClusterScript, script: Script) -> None:
+    from gradwire.checking.command import check  # which stands on this
+
+    if options.sweep:
+        raise UsageError("--check: goes with one run; leave out --sweep")
+    checked = check(options, script, quiet=False, writes=True)
+    print("\n".join(text for text in (checked.summary, checked.text(script.folder, notes=False)) if text))
+    if checked.failure or checked.wrong:
+        raise RunFailed(checked.failure or f"{options.script}: {len(checked.wrong)} wrong")
 
 
 def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Script, list[str]]:
@@ -63,7 +76,7 @@ def _read(given: Sequence[str], kind: type[T], description: str) -> tuple[T, Scr
     if i and named[i - 1] == "--script":
         named[i - 1 : i + 2] = [f"--script=-m {''.join(named[i + 1 : i + 2])}"]
     options = read_options(named, kind, description)
-    options.check()
+    options.check_ranks()
     note_version()
     if options.on_cpu:
         print(NOTE, file=sys.stderr)

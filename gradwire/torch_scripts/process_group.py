@@ -45,5 +45,6 @@ class ScriptGroup(CollectiveGroup):
         limit = None if limit == c10d.default_pg_timeout else limit  # not the user's: report a deadlock instead
         pending = Pending(self._thread, call, result, self.ranks(), limit, given or result)
         self._kept = [*(earlier for earlier in self._kept if not earlier.ended), pending]
+        self._thread.watcher.entered(pending)
         self._thread.ask(partial(self._thread.engine.enter, pending))
         return pending

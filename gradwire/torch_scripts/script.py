@@ -65,7 +65,7 @@ class Script(Program):
 
     def forget(self) -> None:
         """Let the modules beside the script be loaded once more."""
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             is_beside = str(getattr(module, "__file__", "")).startswith(self.folder)
             if is_beside and module is not self._loaded.get(name) and name.partition(".")[0] not in _KEPT:
                 del sys.modules[name]

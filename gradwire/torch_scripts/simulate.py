@@ -17,7 +17,7 @@ from tyro.conf import UseAppendAction
 
 from gradwire.core.records import files, tables
 from gradwire.core.records.atomic import check_writable_by
-from gradwire.core.records.errors import RunFailed, UsageError, in_python, one_of
+from gradwire.core.records.errors import RunFailed, UsageError, one_of
 from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.records.unfinished import run_lock
@@ -25,11 +25,13 @@ from gradwire.core.transports.throttle import FAIR
 from gradwire.networks.units import seconds
 from gradwire.networks.wing import read_unit
 from gradwire.options import Options
+from gradwire.python_errors import in_python
 from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
 from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.torch_scripts.watcher import Watcher
 from gradwire.virtual_time.cluster import NetworkOptions, busiest, check_speed, shares_of, with_link
 from gradwire.virtual_time.network import Network
 
@@ -51,7 +53,7 @@ class ScriptOptions:
     seed: int = 0
     """Of each rank's Python and NumPy random numbers, with its number added; torch begins as in a new process."""
 
-    def check(self) -> None:
+    def check_ranks(self) -> None:
         """Check the number of ranks. Raises UsageError."""
         if not 1 <= self.n_gpus <= _MOST_RANKS:
             raise UsageError(f"--n_gpus {self.n_gpus}: must be from 1 to {_MOST_RANKS}, each a thread")
@@ -81,6 +83,8 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     all_reduce: str = "ring"
     """How an all-reduce is done: ring, naive, all_gather, recursive_doubling, halving_doubling, swing, double_tree or,
     with --racks, hierarchical_ring; see strategies/all_reduce/."""
+    check: bool = False
+    """Also name what is silently wrong in the script, as gradwire check does."""
     results_dir: str = "results"
     """Where the records are written."""
     run_name: str | None = None
@@ -144,9 +148,9 @@ def simulate(
 
 
 def run_on_cluster(
-    options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True
+    options: ClusterScript, program: Program, quiet: bool = False, writes: bool = True, watcher: Watcher | None = None
 ) -> SimulatedProgram:
-    """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed."""
+    """Run a program on a cluster, and write its records if it `writes`. Raises UsageError, RunFailed, Deadlock."""
     options, network, speed = prepare(options)
     rates = network.rates or ANY
     folder, stem = Path(options.results_dir), Path(program.name).stem
@@ -159,7 +163,7 @@ def run_on_cluster(
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
             cluster = run_in_virtual_time(
-                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress
+                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress, watcher
             )
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)
@@ -177,7 +181,7 @@ def run_on_cluster(
 
 def prepare(options: ClusterScript) -> tuple[ClusterScript, Network, Speed]:
     """Return the options with their defaults, the network, and how fast ranks compute. Raises UsageError."""
-    options.check()
+    options.check_ranks()
     one_of(options, "all_reduce", predictions.all_reduces())
     link = {name: getattr(options, name) for name in ("n_gpus", "bandwidth", "latency", "network")}
     linked = with_link(Options(**link))

@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from gradwire.core.transports.timing import cpu_seconds, now
 from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.process_state import ProcessState
 from gradwire.torch_scripts.script import Program
+from gradwire.torch_scripts.watcher import Watcher
 
 if TYPE_CHECKING:
     from gradwire.torch_scripts.calls import Pending
@@ -60,11 +62,12 @@ class RankThread:
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
     calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
-    `result`: what a function has returned. `has_optimizer`: it has made one.
+    `result`: what a function has returned. `has_optimizer`: it has made one. `watcher` is told of its calls.
     """
 
     engine: "Engine[Any]"
     coroutine: greenlet  # of the hub, which does what this rank asks for
+    watcher = Watcher()
 
     def __init__(self, script: Program, rank: int, n: int, seed: int, outputs: Sequence[Any] | None = None) -> None:
         self.rank, self._script = rank, script
@@ -152,7 +155,21 @@ class RankThread:
 
     def run_script(self) -> Any:
         """Run the script; return what a function returns."""
-        return self._script.run(self.state)
+        with self.watcher.watch_rank(self):
+            return self._script.run(self.state)
+
+    @contextmanager
+    def unbilled(self) -> Iterator[None]:
+        """In the block, what this thread computes takes no time of the rank."""
+        self.note()
+        try:
+            yield
+        finally:
+            self._since = cpu_seconds()
+
+    def line(self) -> str:
+        """Return the line of the script that this thread is at, such as "train.py:12"."""
+        return self._line(walk_stack(sys._getframe(1)))
 
     def begin(self, module: nn.Module, inputs: Sequence[Any]) -> None:
         """Called before each call of a module."""

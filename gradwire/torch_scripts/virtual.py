@@ -21,6 +21,7 @@ from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.engine import Engine, PendingCollective
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
+from gradwire.torch_scripts.watcher import Watcher
 from gradwire.virtual_time.network import Network
 from gradwire.virtual_time.ranks import Deadlock
 from gradwire.virtual_time.sharing import Flow
@@ -192,7 +193,7 @@ class _Log(Recorder):
 
 def run_in_virtual_time(
     script: Program, network: Network, recorders: Sequence[ScriptRecorder], speed: Speed,
-    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None,
+    plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None, watcher: Watcher | None = None,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
@@ -200,9 +201,9 @@ def run_in_virtual_time(
     """
     ranks = [VirtualRank(script, recorder, len(recorders), seed, speed) for recorder in recorders]
     for rank in ranks:
-        rank.progress = progress
+        rank.progress, rank.watcher = progress, watcher or rank.watcher
     cluster = Cluster(network, ranks, plans)
-    with ranks_alone(script):
+    with ranks_alone(script), (watcher or Watcher()).watch():
         cluster.run(cluster.run_all)
     if cluster.failure:
         raise cluster.failure

@@ -13,11 +13,10 @@ from gradwire.compression import Codec, Setting
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
-from gradwire.core.records.files import CALIBRATION
 from gradwire.core.records.machine import machine, usable_cores
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.strategy.layout import Layout
-from gradwire.core.strategy.replica import layout_of, trained
+from gradwire.core.strategy.tensors import layout_of, trained
 from gradwire.core.strategy.updater import Updater
 from gradwire.core.training.computing import Precision
 from gradwire.core.transports.timing import now
@@ -25,6 +24,7 @@ from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.options import Options
+from gradwire.results import CALIBRATION
 from gradwire.virtual_time.handling import Handling, handling_of, measure_handling
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from gradwire.core.records import tables
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import free_memory
-from gradwire.core.strategy.replica import trained
 from gradwire.core.strategy.strategy import Strategy
+from gradwire.core.strategy.tensors import trained
 from gradwire.core.training.checks import default_n_gpus
-from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.transports.throttle import FAIR
 from gradwire.core.workloads import models
 from gradwire.core.workloads.data import Data
@@ -52,7 +52,7 @@ def fit(options: Options) -> Options:
         raise UsageError(
             f"--device {options.device}: a simulation computes on the CPU, or on none (meta); leave it out"
         )
-    if options.launcher or options.scheduler:
+    if getattr(options, "launcher", None) or getattr(options, "scheduler", None):
         raise UsageError("--launcher, --scheduler: a simulation has one process; leave them out")
     if options.restarts:
         raise UsageError("--restarts: in virtual time give --kill RANK@TIME-TIME, which says when it comes back")

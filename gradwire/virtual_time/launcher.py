@@ -10,7 +10,8 @@ from typing import Any
 from greenlet import greenlet
 
 from gradwire.core.launchers.devices import as_before, set_up
-from gradwire.core.launchers.failures import Failure, do_work, explain, failure_of, with_advice
+from gradwire.core.launchers.explanation import explain
+from gradwire.core.launchers.failures import Failure, do_work, failure_of, with_advice
 from gradwire.core.launchers.launcher import Job, Launcher
 from gradwire.core.launchers.local import allow_open_files
 from gradwire.core.transports.messages import PeerLost

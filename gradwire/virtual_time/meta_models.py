@@ -9,12 +9,12 @@ from torch import nn
 
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.layout import Layout
-from gradwire.core.strategy.replica import float_buffers, layout_of, trained
-from gradwire.core.training.computing import shares_of
+from gradwire.core.strategy.tensors import float_buffers, layout_of, trained
 from gradwire.core.workloads import models
-from gradwire.core.workloads.lookup import import_torchvision
+from gradwire.images.torchvision import import_torchvision
 from gradwire.options import Options
 from gradwire.virtual_time.calibration import flops_of
+from gradwire.virtual_time.shares import shares_of
 from gradwire.virtual_time.steps import Sizes
 
 IMAGES, CLASSES = (3, 224, 224), 1000  # the input and classes of a model by name

@@ -18,6 +18,7 @@ from gradwire.core.transports.inbox import ANY, STEPS_TAKEN, Tags, named
 from gradwire.core.transports.messages import Message, PeerReturned
 from gradwire.core.transports.throttle import Rates
 from gradwire.virtual_time.handling import Handling
+from gradwire.virtual_time.shares import shares_of
 from gradwire.virtual_time.sharing import Cores
 from gradwire.virtual_time.world import World
 
@@ -83,6 +84,7 @@ class SimulatedRank(Transport):
         self.on_the_way = 0  # messages that it has sent
         self._works = False
         self.recorder.time_passes = lambda phase, part: self.work(ranks.seconds(rank, phase, part))  # at a phase's end
+        self.recorder.shares_of = shares_of
         # Its wait: the rank, and the tags, or that this rank releases a message with this tag.
         self._wanted: tuple[int, Tags, str | None] | None = None
         self._since = 0  # the number of its last wait

@@ -1,4 +1,4 @@
-"""Which all-reduce is the fastest for a vector on these ranks: a part of the strategy `all_reduce`.
+"""How long each all-reduce takes for a vector on these ranks, for the strategy `all_reduce`.
 
 Where the network is known, in virtual time or by --bandwidth and --latency, the closed forms of `predictions.py`
 decide. All-reduces that have none there (for N no power of two, if cards share fairly) are timed, with the best of the
@@ -9,41 +9,22 @@ rank, in the median of some blocks of calls. Rank 0 decides, and tells all.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 import torch
 
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.traits import Choice
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER, Rates
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
-from strategies.all_reduce.predictions import all_reduces, candidates, predict_all_reduce, predict_on_cores
+from strategies.all_reduce.predictions import predict_all_reduce, predict_on_cores
 
-FASTEST = "fastest"
-_PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5, sharing=IN_ORDER)  # roughly, to find whom to time
+PROCESSES = Rates(bandwidth=4e9, latency=2e-5, overhead=2e-5, sharing=IN_ORDER)  # roughly, to find whom to time
 _LIKELIEST, _BLOCKS, _BLOCK_S, _MOST_CALLS = 3, 5, 1e-3, 20
 
 
-def choose(algorithm: str, transport: Transport, vector: torch.Tensor, nbytes: float) -> Choice:
-    """Return on all ranks the all-reduce of this name, or the fastest for `nbytes`, and why.
-
-    If they are timed, `vector` is overwritten.
-    """
-    N, rates = transport.world_size, transport.rates
-    known, us = candidates(N, nbytes, rates or _PROCESSES), dict[str, float]()
-    if algorithm == FASTEST:
-        seconds, why = _compare(transport, vector, known, nbytes)
-        algorithm, us = min(seconds, key=seconds.__getitem__), {name: 1e6 * of for name, of in seconds.items()}
-    else:
-        why = "as --algorithm says"
-    options = asdict(known[algorithm] if algorithm in known else all_reduces()[algorithm]())
-    return Choice(algorithm, options, f"--algorithm {algorithm}", f"{why}, {N} ranks, {nbytes:.0f} bytes", us)
-
-
-def _compare(
+def compare(
     transport: Transport, vector: torch.Tensor, known: dict[str, AllReduceSGD], nbytes: float
 ) -> tuple[dict[str, float], str]:
     """Return the seconds of those among which the fastest is, and in words how they were found."""
@@ -67,7 +48,7 @@ def _time(
         calls, blocks = 1, 1
         if transport.recorder.time_passes is None:
             cores = _agree(transport, usable_cores(), lambda of_all: len(set().union(*of_all)))
-            alike = {predict_on_cores(known[name], N, nbytes, _PROCESSES, cores): name for name in reversed(known)}
+            alike = {predict_on_cores(known[name], N, nbytes, PROCESSES, cores): name for name in reversed(known)}
             known = {alike[of]: known[alike[of]] for of in sorted(alike)[:_LIKELIEST]}  # of those alike the first
             calls, blocks = max(1, min(_MOST_CALLS, int(_BLOCK_S / min(alike)))), _BLOCKS
         spans: dict[str, list[float]] = {name: [] for name in known}

@@ -4,14 +4,14 @@ A block's parameters are gathered before its forward pass and freed after it; ga
 and freed when its gradients are complete, which are summed as in `sharded_gradients.py`. (Zhao et al., 2023, arXiv
 2304.11277.)
 
-    forward, each block b:                        gather x_b; compute; free x_b
-    backward, each block b from the model's end:  gather x_b; compute g_b; free x_b; reduce-scatter g_b
-    step:                                         x <- optimizer(x, g), for the chunks of this rank
+    forward, each block b:                        x_b <- all-gather; compute; free x_b
+    backward, each block b from the model's end:  x_b <- all-gather; compute g_b; free x_b; g_chunk <- reduce-scatter
+    step:                                         x_chunk <- optimizer(x_chunk, g_chunk)
 
-To gather a block, every rank sends its chunk to all. So a rank sends 3 (N - 1)/N of x in a step, half as much again as
-the ring; with gradients accumulated in k pieces, (1 + 2k)(N - 1)/N of x. A last block that stayed between the passes
-would save (N - 1)/N of it; here it is freed, so that all blocks are alike. The rest of the model is one more block, or
-two, whose passes are those of the model.
+To gather a block, every rank sends its chunk to all: see `early_gather.py`. So a rank sends 3 (N - 1)/N of x in a step,
+half as much again as the ring; with gradients accumulated in k pieces, (1 + 2k)(N - 1)/N of x. A last block that stayed
+between the passes would save (N - 1)/N of it; here it is freed, so that all blocks are alike. The rest of the model is
+one more block, or two, whose passes are those of the model.
 
 All ranks gather in one order, though the passes of some may skip a block: `gradwire/sharding/common_order.py` finds it,
 and calls `gather`, `free` and `complete`. What autograd would keep of gathered parameters, it keeps as a place in the
@@ -30,12 +30,11 @@ from typing_extensions import override
 
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Footprint, Traffic
-from gradwire.core.transports.base import Work
 from gradwire.sharding.block_observer import bind, on_blocks, unbind
 from gradwire.sharding.blocks import Block, check_pieces
 from gradwire.sharding.common_order import CommonOrder
 from gradwire.sharding.saved_places import SavedPlaces
-from strategies.all_reduce.hidden_communication import HiddenCommunication
+from strategies.all_reduce.early_gather import EarlyGather
 from strategies.all_reduce.sharded_gradients import ShardedGradients
 
 
@@ -66,13 +65,13 @@ class FullySharded(ShardedGradients):
     def check(self, run: RunSize) -> None:
         check_pieces(self.name, run)
 
+    # Each rank keeps one chunk of each block
+
     def setup(self) -> None:
-        """Allocate this rank's chunks of x; gather and free blocks in the passes of the model."""
+        """Cut the model into blocks; gather and free them in its passes."""
         super().setup()
         self.is_whole = True  # the replica has all of x
-        self.begun: dict[Block, float] = {}  # when the gathering of a block under way began
-        self.lent: list[Work] = []  # after which x may be changed
-        self.hidden = HiddenCommunication(self.transport)
+        self.gathering = EarlyGather(self.transport)
         self.order = CommonOrder(self.cut, self.rest, self, self.transport.recorder)
         self.saved = SavedPlaces(self.cut, self.order, self.transport.recorder)
         on_blocks(self.replica, self.cut, self.saved)
@@ -84,52 +83,49 @@ class FullySharded(ShardedGradients):
         parts = [block.chunks[self.own] for block in self.cut]
         self.updater.optimize(self.x, parts=parts, packed=True, norm=self.norm)
 
-    # A block, whose passes are in the order of all ranks
+    def shard(self) -> None:
+        """Keep this rank's chunks of x only."""
+        if self.is_whole:
+            self.is_whole = False
+            for block in self.cut:
+                self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
+                self.free(block)
+            self.replica.free_x()
+
+    # The passes of a block, in the order of all ranks
 
     def gather(self, block: Block) -> None:
-        """Before each of its passes: give the block its parameters."""
+        """Before each of its passes: x_b <- all-gather."""
         if block.vector is None:
             self.bind(block, self.gathered(block))
 
     def free(self, block: Block) -> None:
-        """After each of its passes: forget the block's parameters."""
+        """After each of its passes: forget x_b."""
         block.vector = None
         unbind(self.replica, block)
 
     def complete(self, block: Block) -> None:
-        """After its backward pass: free the block, and reduce-scatter its gradients, unless the ranks differ."""
+        """After its backward pass: free x_b; g_chunk <- reduce-scatter, unless the ranks differ."""
         self.free(block)
         if self.order.is_common:
             super().complete(block)
+
+    def begin_to_gather(self, block: Block) -> None:
+        """Send this rank's chunk to all, unless it has been sent."""
+        self.gathering.begin(block.name, self.x[block.place], self.order.pattern)
+
+    def gathered(self, block: Block) -> torch.Tensor:
+        """Return x_b [n], when the chunks of all ranks have come."""
+        self.begin_to_gather(block)
+        with self.transport.recorder.holding("gathered parameters"):
+            vector = torch.empty(block.n, dtype=self.x.dtype, device=self.transport.device)
+        self.gathering.end(block.name, block.cut(vector), self.x[block.place], self.order.compare)
+        return vector
 
     def bind(self, block: Block, vector: torch.Tensor) -> None:
         """Point the block's parameters at `vector` [n]."""
         block.vector = vector
         bind(self.replica, block, vector)
-
-    def begin_to_gather(self, block: Block) -> None:
-        """Send this rank's chunk to all, beginning with the right neighbour, unless it has been sent."""
-        if block in self.begun:
-            return
-        N, r = self.transport.world_size, self.transport.rank
-        self.begun[block] = self.transport.now()
-        for i in range(1, N):
-            chunk, tag = self.x[block.place], f"gather {block.name}"
-            self.lent.append(self.transport.isend(chunk, (r + i) % N, tag, n=self.order.pattern))
-
-    def gathered(self, block: Block) -> torch.Tensor:
-        """Return the block's parameters [n], when the chunks of all ranks have come."""
-        self.begin_to_gather(block)
-        with self.transport.recorder.holding("gathered parameters"):
-            vector = torch.empty(block.n, dtype=self.x.dtype, device=self.transport.device)
-        chunks = block.cut(vector)
-        chunks[self.own].copy_(self.x[block.place])
-        with self.hidden.waiting(self.begun.pop(block)):
-            for k in self.transport.peers:
-                message = self.transport.recv(k, f"gather {block.name}")
-                self.order.compare(message.n)
-                message.copy_to(chunks[(k + 1) % self.transport.world_size])
-        return vector
 
     # A step
 
@@ -142,21 +138,10 @@ class FullySharded(ShardedGradients):
         self.shard()
         self.order.end_backward()
         self.reduce_rest(n_samples)
-        for work in self.lent:
-            work.wait()
-        self.lent.clear()
+        self.gathering.wait()
         self.updater.step(self.g, self.total)
 
-    # The chunks of x, and the whole between epochs
-
-    def shard(self) -> None:
-        """Keep this rank's chunks of x only."""
-        if self.is_whole:
-            self.is_whole = False
-            for block in self.cut:
-                self.x[block.place].copy_(self.replica.x[block.chunks[self.own]])
-                self.free(block)
-            self.replica.free_x()
+    # Between epochs
 
     def model(self) -> torch.Tensor:
         """Return x [n]: in the middle of an epoch, gathered into memory of its own."""
@@ -171,7 +156,7 @@ class FullySharded(ShardedGradients):
     def finish(self) -> None:
         """Give every rank the whole model; average the buffers."""
         if self.prefetch:
-            self.hidden.end_epoch()
+            self.gathering.hidden.end_epoch()
         if not self.is_whole:
             with self.transport.recorder.evaluating():
                 x = self.model()

@@ -16,9 +16,9 @@ from gradwire.core.records.errors import between
 from gradwire.core.strategy.run_size import RunSize
 from gradwire.core.strategy.traits import Cost, Traffic
 from gradwire.core.transports.base import Transport
-from gradwire.core.transports.subgroup import subgroup
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from strategies.collectives import all_gather, fold, reduce_scatter, ring_all_reduce
+from strategies.subgroup import subgroup
 
 
 def hierarchical_ring(vector: torch.Tensor, transport: Transport, n: int = 0, rack: int = 1) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gradwire.core.strategy.arrivals import Arrivals
 from gradwire.core.strategy.updater import Updater
-from gradwire.core.strategy.workers import Workers
 from gradwire.core.transports.base import Message, Transport
 
 PUSH = "push"  # which is replied to
@@ -45,7 +45,7 @@ class Quorum:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Arrivals,
         transport: Transport,
         updater: Updater,
         parts: int,

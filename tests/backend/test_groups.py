@@ -36,7 +36,8 @@ def begin_many() -> list[float]:
         work.wait()
         seen.append(float(vector.mean()))
     vector = torch.ones(5)
-    future = dist.all_reduce(vector, async_op=True).get_future().then(lambda done: done.value()[0] * 10)
+    last: Any = dist.all_reduce(vector, async_op=True)
+    future = last.get_future().then(lambda done: done.value()[0] * 10)
     return [*seen, float(future.wait()[0])]
 
 
@@ -88,7 +89,7 @@ def test_the_memory_of_buckets_is_shared_and_that_of_fresh_tensors_is_not() -> N
 
 def in_groups() -> float:
     r, vector = dist.get_rank(), torch.ones(4)
-    groups = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    groups: list[Any] = [dist.new_group([0, 1]), dist.new_group([1, 2])]
     works = [
         dist.all_reduce(vector.clone(), group=group, async_op=True) for group in groups if dist.get_rank(group) >= 0
     ]

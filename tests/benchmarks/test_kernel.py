@@ -18,7 +18,7 @@ from benchmarks.namespaces import namespaces
 from benchmarks.points import Point, build
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.machine import usable_cores
-from gradwire.core.strategy.replica import layout_of
+from gradwire.core.strategy.tensors import layout_of
 from gradwire.virtual_time.handling import Handling
 from gradwire.virtual_time.steps import Steps
 from strategies import AsyncParamServer, ParamServer, RingAllReduce

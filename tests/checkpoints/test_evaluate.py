@@ -14,7 +14,7 @@ from gradwire.checkpoints import evaluate
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.records.atomic import locked
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.files import load_table
+from gradwire.results import load_table
 from tests.checkpoints.samples import BATCH_NORM, options, score_here, scores, seal, start, steps
 from tests.ranks import LIMIT, wait_until
 

@@ -15,11 +15,11 @@ from gradwire.checkpoints import files
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.launchers.fork_server import start_context
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.files import load_table
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.messages import Setup
 from gradwire.core.transports.pipes import wire
 from gradwire.core.transports.shared_memory import SharedMemory
+from gradwire.results import load_table
 from tests.checkpoints.samples import options, seal
 from tests.disk import note_disk
 from tests.ranks import LIMIT

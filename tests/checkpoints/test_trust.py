@@ -13,7 +13,7 @@ from gradwire.checkpoints import evaluate, files, model_files
 from gradwire.checkpoints import folder as folder_of
 from gradwire.core.records.errors import UsageError
 from gradwire.every_order import explore
-from gradwire.names import NAMING_CODE
+from gradwire.recorded import NAMING_CODE
 from tests.runs import made, said, said_by
 
 PLAIN: dict[str, Any] = {"dataset": "digits", "model": "mlp", "train_size": 64, "n_gpus": 3, "epochs": 1}

@@ -21,7 +21,8 @@ import torch
 
 from gradwire.clusters import dask
 from gradwire.clusters.rendezvous import serve_store
-from gradwire.core.launchers import Job, find_launcher
+from gradwire.clusters.wing import find_launcher
+from gradwire.core.launchers import Job
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import Transport
 from tests.core.launchers.engines import QUIET, dask_client, of_worker

@@ -12,10 +12,11 @@ from unittest import mock
 import pytest
 import torch
 
+from gradwire.checkpoints.evaluator import environment_of_others
 from gradwire.clusters import mpirun
 from gradwire.clusters.member import uses_nccl
-from gradwire.core.launchers import Job, find_launcher
-from gradwire.core.launchers.environment import environment_of_others
+from gradwire.clusters.wing import find_launcher
+from gradwire.core.launchers import Job
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import prepare, resolve
 from gradwire.core.transports.base import Transport

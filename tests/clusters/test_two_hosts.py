@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.core.records.files import load_events, load_metadata
+from gradwire.results import load_events, load_metadata
 from tests.ranks import LIMIT
 from tests.runs import ROOT, SMALL_ARGUMENTS, made
 

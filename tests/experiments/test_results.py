@@ -25,8 +25,8 @@ from experiments.simulated import BITS, so_far
 from experiments.text_cases import OF_SELDOM, OF_TEXT, SELDOM, TEXT, at, depends_on_time, networks_of
 from experiments.virtual_cases import CODED, METHODS
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events
 from gradwire.core.records.tables import COLUMNS, applied
+from gradwire.results import load_events
 from strategies import STRATEGIES, Strategy
 from tests.experiments import samples
 

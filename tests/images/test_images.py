@@ -13,9 +13,11 @@ import torch
 
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.data import Data, Samples
-from gradwire.core.workloads.options import DataOptions
-from gradwire.images import sample_images
+from gradwire.images import sample_images, wing
 from gradwire.images.images import Pictures, opened, random_cut
+from gradwire.images.torchvision_data import SOURCES
+from gradwire.images.torchvision_models import LEAST_SIDE
+from gradwire.options import Options
 from tests.images.pictures import SIZE
 from tests.runs import said_by
 
@@ -24,7 +26,7 @@ transforms = pytest.importorskip("torchvision.transforms")
 
 def load(folder: Path, seed: int = 0, **options: Any) -> Data:
     sized = {"image_size": SIZE} | options
-    return datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), **sized), seed)
+    return datasets.load(Options(dataset="imagefolder", data_dir=str(folder), **sized), seed)
 
 
 def pictures(samples: Samples) -> Pictures:
@@ -116,3 +118,8 @@ def test_samples_can_be_written_and_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert (data.n_train, data.n_test, data.n_classes) == (40, 10, 10)
     monkeypatch.setattr(sys, "argv", ["sample_images", str(place), "--per_class", "3"])
     assert said_by(sample_images.main) == (2, "error: --per_class 3: must be at least 4\n")
+
+
+def test_the_wing_names_what_torchvision_is_asked_for() -> None:
+    assert set(wing.DOWNLOADS) == set(SOURCES)
+    assert set(wing.TORCHVISION_MODELS) == set(LEAST_SIDE)

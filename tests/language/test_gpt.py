@@ -10,8 +10,8 @@ from gradwire.checkpoints.model_files import to_bytes
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.models import build
-from gradwire.core.workloads.options import DataOptions
 from gradwire.language.gpt import Block
+from gradwire.options import Options
 
 T, V = 12, 11
 
@@ -67,7 +67,7 @@ def test_tied_weights_are_saved_under_each_name() -> None:
     load = pytest.importorskip("safetensors.torch").load
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
-    options = DataOptions()
+    options = Options()
     found = load(to_bytes(model, "model.safetensors", options, datasets.load(options)))
     assert found.keys() == model.state_dict().keys()
     assert torch.equal(found["1.weight"], found["0.weight"])

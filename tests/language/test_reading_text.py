@@ -10,15 +10,15 @@ import torch
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.options import DataOptions
 from gradwire.language import pack_text
 from gradwire.language.text import Windows
+from gradwire.options import Options
 from tests.runs import ROOT
 
 
 def load(file: Path | str = "absent", **options: Any) -> Data:
     name = "text" if file == "absent" else "textfile"
-    return datasets.load(DataOptions(dataset=name, data_dir=str(file), **options))
+    return datasets.load(Options(dataset=name, data_dir=str(file), **options))
 
 
 def decoded(data: Data, numbers: torch.Tensor) -> str:
@@ -79,4 +79,4 @@ def test_what_is_no_text_to_learn_from_is_refused(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=told):
-        datasets.load(DataOptions(dataset="textfile", data_dir=str(path), context=context))
+        datasets.load(Options(dataset="textfile", data_dir=str(path), context=context))

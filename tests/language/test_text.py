@@ -10,12 +10,12 @@ import torch
 
 from gradwire.checkpoints import model_files
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events, load_table
 from gradwire.core.records.tables import applied
 from gradwire.core.workloads import datasets, models
-from gradwire.core.workloads.options import DataOptions
 from gradwire.language import generate
+from gradwire.options import Options
 from gradwire.pictures.scalars import check_tensorboard
+from gradwire.results import load_events, load_table
 from strategies import Strategy
 from tests.checkpoints.samples import score_here, scores
 from tests.runs import said_by, strategy_of
@@ -83,8 +83,8 @@ def test_what_cannot_be_continued_is_refused(saved: Path, options: dict[str, flo
 
 def test_a_file_without_a_model_of_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(TEXT)
-    own = DataOptions(dataset="textfile", data_dir=str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
-    for name, options in (("points.pt", DataOptions()), ("own.pt", own)):
+    own = Options(dataset="textfile", data_dir=str(tmp_path / "book.txt"), model="tests.tasks:own_loss")
+    for name, options in (("points.pt", Options()), ("own.pt", own)):
         data = datasets.load(options)
         model = models.build(options.model, data.input_shape, data.n_classes)
         (tmp_path / name).write_bytes(model_files.to_bytes(model, name, options, data))

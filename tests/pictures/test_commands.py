@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from gradwire.core.records.files import EVENTS_SUFFIX, load_events
+from gradwire.core.records.unfinished import EVENTS_SUFFIX
 from gradwire.pictures import compare, page, plot, staleness, timeline
+from gradwire.results import load_events
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 

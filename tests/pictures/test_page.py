@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from gradwire.core.records.events import OPS, PHASES
-from gradwire.core.records.files import EVENTS_SUFFIX, load_events
+from gradwire.core.records.unfinished import EVENTS_SUFFIX
 from gradwire.names import make_strategy
 from gradwire.pictures import page
 from gradwire.pictures.finished import BadRun
 from gradwire.pictures.messages import with_messages
 from gradwire.pictures.page import TYPES, main
+from gradwire.results import load_events
 from strategies import STRATEGIES
 from tests.pictures.samples import loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of

@@ -8,11 +8,12 @@ from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
 from gradwire.core.records.events import CODE_MARKS, METERS
-from gradwire.core.records.files import load_events, load_table, write_run
+from gradwire.core.records.files import write_run
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.tables import EVALUATE_BYTES, VERSION_COLUMNS, epoch_table, ledger, summary
 from gradwire.pictures import compare
 from gradwire.pictures.staleness import histogram, main, picture, text
+from gradwire.results import load_events, load_table
 
 ROLES = ["server", "worker", "worker"]
 Gradient = tuple[int, int, int, bool]  # epoch, worker, staleness, whether it came too late

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from gradwire.core.records.events import HIDDEN, MARKS, PHASES
-from gradwire.core.records.files import load_events
 from gradwire.core.records.recorder import Recorder
 from gradwire.pictures.finished import BadRun
 from gradwire.pictures.timeline import draw, legend, main, middle, trace, window
+from gradwire.results import load_events
 from tests.pictures.samples import WORLDS
 
 ROLES = ["server", "worker", "worker"]

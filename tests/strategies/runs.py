@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from gradwire import run
-from gradwire.core.records.files import load_events
+from gradwire.results import load_events
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch

@@ -13,7 +13,6 @@ from benchmarks.winners import simulate
 from gradwire import run as train
 from gradwire.compression import Codec, Float16, RandomK
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events
 from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.strategy.traits import Choice
 from gradwire.core.training.checks import prepare, resolve
@@ -21,6 +20,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.throttle import IN_ORDER, Rates
 from gradwire.networks.graph import complete
 from gradwire.networks.link import Link
+from gradwire.results import load_events
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Linked, Network, OneSwitch, Racks
 from strategies import FastestAllReduce, Replica

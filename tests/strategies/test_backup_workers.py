@@ -7,9 +7,9 @@ import pytest
 
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
-from gradwire.core.records.files import load_events
 from gradwire.core.records.tables import applied
 from gradwire.core.transports.base import Transport
+from gradwire.results import load_events
 from gradwire.virtual_time.launcher import Death
 from strategies.synchronous_server.backup_workers import BackupWorkers
 from tests.ranks import virtual_time

@@ -19,8 +19,8 @@ from torch import nn
 
 from gradwire.core.strategy import cost_model
 from gradwire.core.training.checks import check_class
-from gradwire.core.training.evaluation import REPORTER
 from gradwire.core.training.options import names_with_strategy_defaults
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.training.report import remarks
 from gradwire.core.training.run import expendable
 from gradwire.core.transports.base import Transport

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.training.evaluation import REPORTER
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death
 from strategies import Strategy

@@ -15,8 +15,8 @@ from gradwire.baselines.builtin import Builtin
 from gradwire.checkpoints import files
 from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events, load_table
 from gradwire.core.strategy.run_size import check_strategy
+from gradwire.results import load_events, load_table
 from gradwire.virtual_time.launcher import Death
 from strategies import AsyncParamServer, FullySharded, RingAllReduce, Strategy
 from strategies.local_models.fragments import Fragmented

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gradwire.core.records.files import load_events
+from gradwire.results import load_events
 from strategies.asynchronous_server.inconsistent_reads import InconsistentReads
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import Rank, Task

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from gradwire import run as train
-from gradwire.core.records.files import load_table
 from gradwire.core.transports.base import Transport
+from gradwire.results import load_table
 from gradwire.virtual_time.cluster import Compute
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch

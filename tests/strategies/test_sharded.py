@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.strategy.replica import layout_of
 from gradwire.core.strategy.settings import RunSettings
+from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.transports.base import Transport
 from gradwire.language.gpt import GPT
 from gradwire.sharding.blocks import Block, blocks_of

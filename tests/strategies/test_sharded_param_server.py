@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.core.records.files import load_events, load_table
 from gradwire.pictures.staleness import per_worker
+from gradwire.results import load_events, load_table
 from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
 from tests.strategies.kinds import on_ranks

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from gradwire import run
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.base import Transport
 from gradwire.every_order.contributions import check_all_reduce
 from gradwire.networks.graph import Edge, Graph, read_graph
 from gradwire.options import Options
 from gradwire.pictures.messages import with_messages
+from gradwire.results import load_events
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Linked

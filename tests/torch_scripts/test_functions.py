@@ -16,8 +16,8 @@ import torch.distributed as dist
 from nbclient import NotebookClient
 
 from gradwire import RunFailed, UsageError, simulate
-from gradwire.core.records.files import load_table
 from gradwire.networks.units import PAYLOAD
+from gradwire.results import load_table
 from gradwire.torch_scripts import threads
 from gradwire.torch_scripts.script import Script
 from tests.ranks import LIMIT

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _OF_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK")  # of Open MPI, MPICH and their kin
-_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_")
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -19,17 +18,6 @@ def started_by_torchrun() -> bool:
 def started_by_mpirun() -> bool:
     """Return whether mpirun or a substitute, such as Slurm's srun --mpi, has started this process."""
     return any(name in os.environ for name in _OF_MPIRUN)
-
-
-def started_with_others() -> bool:
-    """Return whether the launcher of this process has started several."""
-    sizes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", *(["WORLD_SIZE"] if started_by_torchrun() else [])]
-    return any(os.environ.get(name, "1") != "1" for name in sizes)
-
-
-def environment_of_others() -> dict[str, str]:
-    """Return the environment for a process that a rank starts and that is to be no rank itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gradwire.core.launchers.by_value import ByValue, hidden_main
-from gradwire.core.launchers.failures import Failure, explain
+from gradwire.core.launchers.failures import Failure
 from gradwire.core.launchers.fork_server import death_of_fork_server, end_fork_server, start_context, starting
 from gradwire.core.launchers.launcher import Job
 from gradwire.core.launchers.rank_process import HEARTBEAT_S, rank_main
@@ -195,6 +195,8 @@ class Ranks:
             for rank in set(range(self.job.world_size)) - set(results) - set(failures) - set(dead):
                 silent = self.running() - self.last_heard[rank] > _GRACE_S - HEARTBEAT_S
                 failures[rank] = Failure("silent" if silent else "busy")
+            from gradwire.core.launchers.explanation import explain
+
             raise explain(failures, self.job.roles, self.job.timeout, deaths)
         return [results.get(rank) for rank in range(self.job.world_size)]
 

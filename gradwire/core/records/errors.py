@@ -3,8 +3,7 @@
 import dataclasses
 import difflib
 import importlib
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,23 +66,6 @@ def unknown(option: str, name: str, known: Iterable[str], own: str = "") -> Usag
     return UsageError(f"{option} {name}: unknown; {nearest(name, known)}there are {', '.join(known)}{others}")
 
 
-@contextmanager
-def in_python(names: Mapping[str, str]) -> Iterator[None]:
-    """Make a UsageError of the block name arguments as Python does: codec=topk, not --codec topk.
-
-    `names`: of the options whose arguments have another name.
-    """
-
-    def named(found: re.Match[str]) -> str:
-        option, value = found.groups()
-        return names.get(option, option) + (f"{': ' if '=' in value else '='}{value}" if value else "")
-
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(re.sub(r"--(\w+)(?: (\S+)(?=:))?", named, str(error))) from error
-
-
 def between(options: Any, option: str, low: float, high: float | None = None, why: str = "") -> None:
     """Check that `low` <= the option of a dataclass <= `high`.
 
@@ -95,14 +77,6 @@ def between(options: Any, option: str, low: float, high: float | None = None, wh
         raise UsageError(f"--{option} {value}: must be at least {low}")
     if high is not None and not value <= high and value != default:
         raise UsageError(f"--{option} {value}: must be at most {high}{', ' + why if why else ''}")
-
-
-def below(options: Any, **highs: float) -> None:
-    """Check that 0 <= each of these options of a dataclass < its bound, or is None. Raises UsageError."""
-    for option, high in highs.items():
-        value = getattr(options, option)
-        if value is not None and not 0 <= value < high:
-            raise UsageError(f"--{option} {value}: must be at least 0 and less than {high:g}")
 
 
 def one_of(options: Any, option: str, known: Iterable[str]) -> None:

@@ -51,6 +51,7 @@ class Recorder:
         self.meters: dict[str, float] = {}  # the quantities that an algorithm measured in an epoch, by one of MARKS
         self.applied = ""  # the messages that a server applies one by one, with their staleness: "gradient" or "push"
         self.time_passes: Callable[[str, float], None] | None = None
+        self.shares_of: Callable[[Any, Callable[[], object]], Sequence[float]] | None = None  # a model's, by its pass
         self.shares: Sequence[float] = ()
         self.observers: list[Observer] = []
         self._spent = 0.0  # of the phase that goes on

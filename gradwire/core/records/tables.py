@@ -155,12 +155,6 @@ def workers(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["role"] != SERVER]
 
 
-def worker_spans(events: pd.DataFrame, roles: Sequence[str]) -> pd.DataFrame:
-    """Return the spans that belong to a step: those of the workers, after the start (epoch 0)."""
-    ranks = [rank for rank, role in enumerate(roles) if role != SERVER]
-    return events[events["phase"].isin(PHASES) & (events["epoch"] > 0) & events["rank"].isin(ranks)]
-
-
 def finished_epochs(table: pd.DataFrame) -> int:
     """Return how many epochs were run to their end, and so have their time."""
     return int(table.loc[table["epoch_s"].notna(), "epoch"].nunique())

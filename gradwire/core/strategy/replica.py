@@ -1,16 +1,24 @@
 """A model seen as three flat vectors, the way the papers write it: parameters x, gradient g, buffers b."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.passes import Passes
+from gradwire.core.strategy.tensors import (
+    bytes_of,
+    copy_bytes_into,
+    copy_into,
+    float_buffers,
+    integer_buffers,
+    integers_of,
+    layout_of,
+    other_tensors,
+    trained,
+    views_of,
+)
 from gradwire.core.transports.base import Message, Transport
 
 
@@ -47,8 +55,8 @@ class Replica(Passes):
         self.collected = False  # whether `collect` was called since the caller last set this to False
         self.lacking: set[int] = set()  # parameters that the last backward pass has given no gradient
         self._early: set[int] = set()  # gradients that a backward pass has put into g since the last `collect`
-        for tensor, view in (*zip(self.parameters, _views(self.x, self.parameters), strict=True),
-                             *zip(buffers, _views(self.b, buffers), strict=True)):  # fmt: skip
+        for tensor, view in (*zip(self.parameters, views_of(self.x, self.parameters), strict=True),
+                             *zip(buffers, views_of(self.b, buffers), strict=True)):  # fmt: skip
             view.copy_(tensor.detach())
             tensor.data = view
         for i, parameter in enumerate(self.parameters):
@@ -64,7 +72,7 @@ class Replica(Passes):
 
     @cached_property
     def _gradients(self) -> list[torch.Tensor]:
-        return _views(self.g, self.parameters)
+        return views_of(self.g, self.parameters)
 
     # Called by a training loop
 
@@ -189,7 +197,7 @@ class Replica(Passes):
     def point_at(self, x: torch.Tensor) -> None:
         """Point the parameters at `x` [n], without copying."""
         self.x = x
-        for parameter, view in zip(self.parameters, _views(x, self.parameters), strict=True):
+        for parameter, view in zip(self.parameters, views_of(x, self.parameters), strict=True):
             parameter.data = view
 
     def _give_back(self) -> None:
@@ -198,83 +206,9 @@ class Replica(Passes):
             self._adopted = None
 
 
-def trained(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters, a tied one once."""
-    return [p for p in model.parameters() if p.requires_grad]
-
-
-def layout_of(model: nn.Module) -> Layout:
-    """Return the names and shapes of the trainable parameters, and which are embeddings."""
-    layout = Layout.of(named := [(name, p) for name, p in model.named_parameters() if p.requires_grad])
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
-    return replace(layout, tables=frozenset(name for name, p in named if id(p) in tables))
-
-
-def float_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the floating-point buffers, a shared one once."""
-    return [b for b in model.buffers() if b.is_floating_point()]
-
-
 def _detach_from_vectors(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
     """Put copies into a module's `state_dict`: a view is saved with the whole vector, and safetensors refuses views."""
     for name in (*module._parameters, *module._buffers):
         tensor = state.get(prefix + name)
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter):  # which keep_vars asks for
             state[prefix + name] = tensor.detach().clone()
-
-
-def other_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Return the frozen parameters and the buffers without floating point, a shared one once."""
-    frozen = [p for p in model.parameters() if not p.requires_grad]
-    return [*frozen, *(b for b in model.buffers() if not b.is_floating_point())]
-
-
-def integer_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the buffers of integers or booleans, a shared one once."""
-    return [b for b in model.buffers() if not (b.is_floating_point() or b.is_complex())]
-
-
-def integers_of(model: nn.Module) -> torch.Tensor:
-    """Return the integer buffers as one int64 vector [k] on the CPU, a copy."""
-    parts = [b.detach().reshape(-1).to("cpu", torch.int64) for b in integer_buffers(model)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-
-def bytes_of(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the bytes [k] of `tensors`, one after the other, a copy on the CPU (of meta tensors, on meta)."""
-    parts = [t.detach().contiguous().view(-1).view(torch.uint8) for t in tensors if t.numel()]
-    flat = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
-    return flat if flat.is_meta else flat.cpu()
-
-
-@torch.no_grad()
-def copy_bytes_into(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> None:
-    """Copy what `bytes_of` returned into `tensors`. Raises RuntimeError if the lengths differ."""
-    for tensor, part in zip(tensors, data.split([tensor.nbytes for tensor in tensors]), strict=True):
-        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
-
-
-@contextmanager
-def parameters_from(model: nn.Module, x: torch.Tensor) -> Iterator[None]:
-    """In the block, the trainable parameters of `model` are `x` [n]."""
-    parameters = trained(model)
-    kept = [p.data for p in parameters]
-    for parameter, view in zip(parameters, _views(x, parameters), strict=True):
-        parameter.data = view
-    try:
-        yield
-    finally:
-        for parameter, data in zip(parameters, kept, strict=True):
-            parameter.data = data
-
-
-@torch.no_grad()
-def copy_into(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
-    """Copy the elements of a vector into `tensors`, one after the other. Raises RuntimeError if the lengths differ."""
-    for tensor, view in zip(tensors, _views(vector, tensors), strict=True):
-        tensor.copy_(view)
-
-
-def _views(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    parts = vector.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

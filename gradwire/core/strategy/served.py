@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.core.strategy.arrivals import Arrivals
 from gradwire.core.strategy.codes import KINDS
 from gradwire.core.strategy.strategy import Strategy
-from gradwire.core.strategy.survivors import Survivors
 from gradwire.core.strategy.traits import Cost, Traffic, Traits
-from gradwire.core.strategy.workers import GRADIENT, SERVER, Workers
-from gradwire.core.transports.base import NO_LIMIT, Message, Work
+from gradwire.core.strategy.workers import GRADIENT, SERVER
+from gradwire.core.transports.base import Message, Work
 
 
 @dataclass(kw_only=True)
@@ -38,11 +38,18 @@ class Served(Strategy):
         self.is_server = roles[self.transport.rank] == "server"
         if self.is_server:
             ranks = [rank for rank, role in enumerate(roles) if role == "worker"]
-            kind = Survivors if self.traits.workers_may_die else Workers
-            self.workers = kind(ranks, self.replica, self.transport, self.updater, self.coding)
+            self.workers = self._make_workers(ranks)
             self.keep("worker_steps", self.workers)
         self.steps = 0
         self.over = False
+
+    def _make_workers(self, ranks: list[int]) -> Arrivals:
+        about = ranks, self.replica, self.transport, self.updater, self.coding
+        if not self.traits.workers_may_die:
+            return Arrivals(*about)
+        from gradwire.core.strategy.survivors import Survivors
+
+        return Survivors(*about)
 
     # Worker
 
@@ -96,22 +103,15 @@ class Served(Strategy):
         """Where workers may start late, each begins where the server is: see `Survivors`; else all begin together."""
         if not self.traits.workers_may_die:
             super().join(resumed)
-        elif self.is_server:
+            return
+        from gradwire.core.strategy.survivors import Survivors, receive_position
+
+        if self.is_server:
             assert isinstance(self.workers, Survivors)
             for k in self.workers.steps:
                 self.workers.welcome(k)
         else:
-            transport, updater, replica = self.transport, self.updater, self.replica
-            # No limit after a restart: a server admits no rank while it evaluates, and its death is reported.
-            position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
-            assert position is not None, "only a poll returns None"
-            transport.recorder.epoch, updater.samples, self.steps = position.object
-            updater.processed = updater.samples
-            transport.recv(SERVER, "initial parameters").copy_to(replica.x)
-            transport.recv(SERVER, "initial buffers").copy_to(replica.b)
-            if replica.others.numel():
-                with transport.recv(SERVER, "initial others") as others:
-                    replica.others = others.vector
+            self.steps = receive_position(self.replica, self.transport, self.updater)
 
     def finish(self) -> None:
         """Worker: say goodbye. All: end the epoch with the same buffers and x."""

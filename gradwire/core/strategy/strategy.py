@@ -139,14 +139,16 @@ class Strategy(HasUpdater, ABC):
         self.join(resumed=state is not None)
 
     def _code_by(self, codec: CodecFactory) -> Coder:
-        N, x = self.transport.world_size, self.replica.x
-        _, dense = evaluate_cost(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)
-        dense *= self.period
-        sends = self.roles(N)[self.transport.rank] == "worker"
-        coding = codec.begin(self.replica, self.transport, dense, sends)
+        sends = self.roles(self.transport.world_size)[self.transport.rank] == "worker"
+        coding = codec.begin(self.replica, self.transport, self.dense_bytes(), sends)
         # Where workers may die, a server begins anew with each: what codecs keep of them is lost.
         self.keep("codec", coding, saved=sends or not self.traits.workers_may_die)
         return coding
+
+    def dense_bytes(self) -> float:
+        """Return the bytes that a worker would send in place of a code."""
+        N, x = self.transport.world_size, self.replica.x
+        return self.period * evaluate_cost(self, self.cost().worker, N, x.nbytes, itemsize=x.itemsize)[1]
 
     def _collecting(self, step: Callable[[int], None]) -> Callable[..., None]:
         """Return `step`, which raises RunFailed if it has not collected the gradient: then it has trained on none."""

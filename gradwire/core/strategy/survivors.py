@@ -1,21 +1,31 @@
 """Workers that may die, where the server holds all that matters, and may be started again and take part."""
 
 from collections.abc import Callable
+from typing import Any
 
-from gradwire.core.strategy.workers import Workers
-from gradwire.core.transports.base import ANY, Message, PeerLost
+from gradwire.core.strategy.arrivals import Arrivals
+from gradwire.core.strategy.membership import Membership
+from gradwire.core.strategy.replica import Replica
+from gradwire.core.strategy.updater import Updater
+from gradwire.core.strategy.workers import SERVER
+from gradwire.core.transports.base import ANY, NO_LIMIT, Message, PeerLost, Transport
 from gradwire.core.transports.messages import PeerReturned
 
 
-class Survivors(Workers):
+class Survivors(Arrivals):
     """Workers that continue after the death of others.
 
     A worker that has returned has no x yet and receives the server's. `steps[k]` counts the steps of worker k over all
     its lives: it never falls.
     """
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.membership = Membership(self.alive, self._transport, self._descent)
+        self.alive = self.membership.alive
+
     def _receive(self, *tags: str) -> Message | None:
-        """As in Workers; None also if a worker has died or returned. Raises PeerLost when none is left."""
+        """As in Arrivals; None also if a worker has died or returned. Raises PeerLost when none is left."""
         try:
             return super()._receive(*tags)
         except PeerLost as lost:
@@ -60,3 +70,18 @@ class Survivors(Workers):
         self.send(self._replica.b.clone(), k, "initial buffers")
         if (others := self._replica.others).numel():
             self.send(others, k, "initial others")
+
+
+def receive_position(replica: Replica, transport: Transport, updater: Updater) -> int:
+    """On a worker: begin where the server is, by what it sends in `welcome`; return the steps of this worker."""
+    # No limit after a restart: a server admits no rank while it evaluates, and its death is reported.
+    position = transport.recv(SERVER, "position", NO_LIMIT if transport.rejoined else transport.timeout)
+    assert position is not None, "only a poll returns None"
+    transport.recorder.epoch, updater.samples, steps = position.object
+    updater.processed = updater.samples
+    transport.recv(SERVER, "initial parameters").copy_to(replica.x)
+    transport.recv(SERVER, "initial buffers").copy_to(replica.b)
+    if replica.others.numel():
+        with transport.recv(SERVER, "initial others") as others:
+            replica.others = others.vector
+    return int(steps)

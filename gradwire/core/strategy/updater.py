@@ -232,6 +232,13 @@ class Updater:
         self.version, self.samples, self.processed = state["version"], state["samples"], state["processed"]
 
 
+def try_step(make: OptimizerFactory, layout: Layout, dtype: torch.dtype) -> None:
+    """Have an optimizer that sees tensors take a step with zeros; raise what it raises."""
+    if not is_flat(make):
+        x = torch.zeros(layout.n, dtype=dtype)
+        Updater([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
+
+
 class HasUpdater:
     """An object with an `updater`; `descent` is its former name, which files of users may contain."""
 

@@ -1,25 +1,17 @@
-"""The workers of a server: whose message comes next, and the state of each.
+"""The workers of a server: their gradients, step by step, what they are sent, and the state of each."""
 
-A server takes messages in the order in which they come; a transport can note that order and repeat it, so that a run
-can be replayed. A strategy iterates over the messages of an epoch and replies.
-"""
-
-import math
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any
 
 import torch
 
-from gradwire.core.records.errors import RunFailed
 from gradwire.core.strategy.codes import Coder
-from gradwire.core.strategy.membership import Membership
 from gradwire.core.strategy.missing import MISSING
 from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.updater import Updater
-from gradwire.core.transports.base import ANY, Message, PeerLost, Transport, Work
-from gradwire.core.transports.messages import Delivered, WaitTimeout
-from gradwire.core.transports.replayable import receive_replayable
+from gradwire.core.transports.base import Message, PeerLost, Transport, Work
+from gradwire.core.transports.messages import Delivered
 
 SERVER = 0
 GRADIENT = "gradient"
@@ -28,10 +20,9 @@ GRADIENT = "gradient"
 class Workers:
     """The state of a server's workers, the ranks `ranks`; the death of one ends the run: see `Survivors`.
 
-    `present` are those that are alive and have not said goodbye in this epoch, `waiting` those that have asked for a
-    reply and have none yet. `steps[k]` counts the steps that worker k has taken.
-    `version_read[k]` is the version of x that it computes on. With `coding`, gradients come as codes, and are yielded
-    decoded.
+    `alive` have not died; `present` are those of them that have not said goodbye in this epoch, `waiting` those that
+    have asked for a reply and have none yet. `steps[k]` counts the steps that worker k has taken. `version_read[k]` is
+    the version of x that it computes on. With `coding`, gradients come as codes, and are yielded decoded.
     """
 
     def __init__(
@@ -45,31 +36,14 @@ class Workers:
         self._replica, self._transport = replica, transport
         self._descent, self._coding = updater, coding
         self._noted = 0  # the version that was made known last
-        self.membership = Membership(ranks, transport, updater)
+        self.alive = set(ranks)
         self.present = set(self.alive)
         self.waiting = set[int]()
         self.steps = dict.fromkeys(sorted(self.alive), 0)
         self.version_read: MutableMapping[int, Any] | torch.Tensor = dict.fromkeys(self.steps, 0)
         self.on_sent_x: Callable[[int], None] = lambda k: None  # called when worker k is sent x to continue with
-        self.patience: Callable[[], float | None] = lambda: None  # seconds that a message has; None: the usual ones
-        self.on_silence: Callable[[], None] = lambda: None  # called when none has come by then
         self._buffers: dict[int, torch.Tensor] = {}
         self._replies: dict[int, Work] = {}
-
-    @property
-    def alive(self) -> set[int]:
-        """The workers that have not died."""
-        return self.membership.alive
-
-    @property
-    def slowest(self) -> int:
-        """The fewest steps that a worker of this epoch has taken; the most of all if there is none."""
-        return min((self.steps[k] for k in self.present), default=max(self.steps.values()))
-
-    def limit_gap(self, s: int) -> None:
-        """Count the steps of a worker that is more than `s` behind the furthest as if it were `s` behind."""
-        least = max(self.steps.values()) - s
-        self.steps = {k: max(steps, least) for k, steps in self.steps.items()}
 
     # Receiving
 
@@ -94,68 +68,6 @@ class Workers:
                 yield self._take(message)
         for reply in self._replies.values():
             reply.wait()
-
-    def messages(
-        self,
-        request: str,
-        *notices: str,
-        until: float = math.inf,
-        on_worker_left: Callable[[], None] = lambda: None,
-        may_begin: Callable[[int], bool] = lambda k: True,
-    ) -> Iterator[Message]:
-        """Yield the messages of one epoch in the order in which they come.
-
-        The sender of a `request` waits for a reply, of `notices` not. The epoch is over when all workers have
-        said goodbye, or when `until` samples have been applied and all others wait. `on_worker_left` is called when a
-        worker has said goodbye, has died or has returned. One that has returned takes part as soon as `may_begin`
-        allows it, if need be in a later epoch. Raises PeerLost when a worker is lost that may not die, or the last;
-        RunFailed when it has waited too long for one that has closed without goodbye.
-        """
-        self.present, self._noted = set(self.alive), self._descent.version
-        while not self._is_over(until):
-            self.admit(may_begin)
-            message = self._receive(request, *notices)
-            if message is None:
-                on_worker_left()
-            else:
-                if message.tag == request:
-                    self.waiting.add(message.src)
-                    self.steps[message.src] += 1
-                yield self._take(message)
-            self.note_update()
-
-    def _is_over(self, until: float) -> bool:
-        if not self.alive:
-            return False  # a dead worker may return; if none can, receiving says so
-        return not self.present or (self._descent.samples >= until and self.present <= self.waiting)
-
-    def _receive(self, *tags: str) -> Message | None:
-        """Return the message that comes next; None if there was silence, or a worker said goodbye, died or returned."""
-        try:
-            transport, wanted, seconds = self._transport, (*tags, "goodbye", MISSING), self.patience()
-            message = (
-                transport.recv(ANY, wanted) if seconds is None else receive_replayable(transport, ANY, wanted, seconds)
-            )
-        except WaitTimeout as error:
-            silent = [str(k) for k in sorted(self.present) if self._transport.is_gone(k)]
-            if not silent:
-                raise
-            raise RunFailed(
-                f"rank {', '.join(silent)} has closed its transport without a goodbye: its loop must end with "
-                f"strategy.finish(); {error}"
-            ) from error
-        if message is None:
-            self.on_silence()
-            return None
-        if message.src not in self.alive:  # it died after it had sent this
-            message.release()
-            return None
-        if self._is_notice(message):
-            return self._receive(*tags)
-        if message.tag == "goodbye":
-            self.present.discard(message.src)
-            return None
-        return message
 
     def gather(self, tag: str) -> Iterator[Message]:
         """Yield one message of each worker that is alive, in the order of ranks; all of them then wait for a reply."""
@@ -229,11 +141,6 @@ class Workers:
         self._transport.recorder.applied = "gradient" if message.tag == GRADIENT else "push"
         self._record("update", "", message)
 
-    def drop(self, gradient: Message) -> None:
-        """Record that a gradient came too late for its version, and release it."""
-        self._record("communicate", "drop", gradient)
-        gradient.release()
-
     def _record(self, phase: str, op: str, message: Message) -> None:
         message.log_receipt()  # which comes first, also where it takes no time
         now, read, applied = self._transport.now(), message.version, self._descent.version
@@ -252,9 +159,6 @@ class Workers:
     def lose(self, k: int, lost: PeerLost) -> None:
         """Worker k is dead: that ends the run."""
         raise lost
-
-    def admit(self, may_begin: Callable[[int], bool]) -> None:
-        """Let those take part that have been started again: none, where they may not die."""
 
     def end_epoch(self) -> None:
         """Send the living workers the mean of their buffers, the greatest of their counts, and x if theirs is older."""

@@ -20,21 +20,18 @@ from gradwire.core.launchers.local import LAUNCHER
 from gradwire.core.records.atomic import check_writable_by
 from gradwire.core.records.errors import UsageError, as_usage_error, one_line, unknown
 from gradwire.core.records.options import check_limits
-from gradwire.core.records.recorder import Recorder
 from gradwire.core.records.unfinished import check_name
-from gradwire.core.strategy.factories import is_flat
-from gradwire.core.strategy.replica import layout_of
 from gradwire.core.strategy.run_size import RunSize, check_strategy
 from gradwire.core.strategy.strategy import Strategy
-from gradwire.core.strategy.updater import Updater
+from gradwire.core.strategy.tensors import layout_of
+from gradwire.core.strategy.updater import try_step
 from gradwire.core.training.optimizers import OPTIMIZERS
 from gradwire.core.training.options import BY_NAME, TRAINED, CoreOptions, names_with_strategy_defaults
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.workloads import datasets, models, tasks
+from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import LOADERS
 from gradwire.core.workloads.lookup import from_main
-from gradwire.core.workloads.options import DataOptions
 
 OptionsT = TypeVar("OptionsT", bound=CoreOptions)
 _MOST_RANKS = 100
@@ -76,12 +73,12 @@ def prepare(options: CoreOptions, launcher: Launcher = LAUNCHER) -> Data:
         raise UsageError(f"--dtype {options.dtype}: of steps that are only timed; to train in it, give --amp bf16")
     data = datasets.load(options, options.seed)
     with torch.random.fork_rng(devices=[]):
-        model, data = _check_model(options, data)
+        plan = options.plan(data.n_train)
+        model, data = _check_model(options, data, plan)
         _check_optimizer(options, model)
-    _check_strategy(options, launcher, data.n_train)
+    _check_strategy(options, launcher, plan)
     for wing in options.wings:
         wing.check(options, launcher, data, model)
-    LOADERS[options.loader].check(data)
     if launcher.shared_memory:
         _share(data)
     if launcher.is_first:
@@ -185,7 +182,7 @@ def default_n_gpus(strategy: Strategy, device: str) -> int:
 
 
 def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
-    """Check the options of restarted workers and of loaders."""
+    """Check the options of restarted workers."""
     strategy, restarts = options.strategy, options.restarts
     if restarts and not strategy.traits.workers_may_return:
         table = options.choices()["strategy"].table
@@ -195,18 +192,12 @@ def _check_workers(options: CoreOptions, launcher: Launcher) -> None:
         )
     if restarts and not launcher.restarts:
         raise UsageError(f"--restarts: only with the local launcher; run it without {launcher.name}")
-    default = DataOptions()
-    for name in ("loader", "loader_workers"):
-        if not launcher.processes and (value := getattr(options, name)) != getattr(default, name):
-            raise UsageError(
-                f"--{name} {value}: in {launcher.name} all ranks share a process, which decodes for them; leave it out"
-            )
 
 
 # The data, the model and the strategy on them
 
 
-def _check_model(options: CoreOptions, data: Data) -> tuple[nn.Module, Data]:
+def _check_model(options: CoreOptions, data: Data, plan: BatchPlan) -> tuple[nn.Module, Data]:
     """Return the model, which can train on the smallest piece of a batch; and the data, as the task takes them."""
     name = options.model
     model = models.seeded(name, data, options.seed, options.torch_dtype, options.model_options)
@@ -216,7 +207,6 @@ def _check_model(options: CoreOptions, data: Data) -> tuple[nn.Module, Data]:
     else:
         models.check_layers(name, model)
         data = dataclasses.replace(data, n_per_sample=tasks.check(task, model, name, data, options.torch_dtype))
-    plan = options.plan(data.n_train)
     start, stop = plan.bounds(plan.n_steps - 1, None if options.world_size == 1 else plan.workers - 1)
     if (stop - start) // min(options.accumulate, stop - start) == 1:  # BatchNorm may need two samples
         with as_usage_error(
@@ -229,12 +219,8 @@ def _check_model(options: CoreOptions, data: Data) -> tuple[nn.Module, Data]:
 
 def _check_optimizer(options: CoreOptions, model: nn.Module) -> None:
     """Check that an optimizer that sees the tensors of the model takes a step with them."""
-    make, layout = options.make_optimizer(), layout_of(model)
-    if is_flat(make):
-        return
-    x = torch.zeros(layout.n, dtype=options.torch_dtype)
     try:
-        Updater([x], make, 0.0, None, Recorder(), layout).step(torch.zeros_like(x), 1)
+        try_step(options.make_optimizer(), layout_of(model), options.torch_dtype)
     except UsageError:
         raise
     except Exception as error:
@@ -244,9 +230,9 @@ def _check_optimizer(options: CoreOptions, model: nn.Module) -> None:
         ) from error
 
 
-def _check_strategy(options: CoreOptions, launcher: Launcher, n_train: int) -> None:
+def _check_strategy(options: CoreOptions, launcher: Launcher, plan: BatchPlan) -> None:
     """Check the options of the strategy against the size of the run."""
-    plan, roles = options.plan(n_train), options.roles
+    roles = options.roles
     bounds = [plan.bounds(plan.n_steps - 1, worker) for worker in range(plan.workers)]
     size = RunSize(
         len(roles), roles.count("worker"), plan.n_steps, launcher.shared_memory, replayed=options.is_replay,

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.core.records.errors import UsageError
-from gradwire.core.strategy.replica import parameters_from
+from gradwire.core.strategy.tensors import parameters_from
+from gradwire.core.training.progress import REPORTER
 from gradwire.core.transports.base import Transport
 from gradwire.core.transports.messages import PeerLost
 from gradwire.core.workloads.tasks import Task
-
-REPORTER = 0  # evaluates the model, which is the same on every rank, and reports the progress; it must not die
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.strategy.replica import trained
-from gradwire.core.training.evaluation import REPORTER, evaluate_for_all
-from gradwire.core.training.progress import Report
-from gradwire.core.training.rank import Orders, Rank, RankResult
+from gradwire.core.strategy.tensors import trained
+from gradwire.core.training.evaluation import evaluate_for_all
+from gradwire.core.training.orders import Orders, RankResult
+from gradwire.core.training.progress import REPORTER, Report
+from gradwire.core.training.rank import Rank
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads.data import Data
 

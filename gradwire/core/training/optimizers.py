@@ -11,11 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from typing_extensions import override
 
 from gradwire.core.records.errors import UsageError, one_line
 from gradwire.core.strategy.factories import ByTensor, OptimizerFactory, by_name, without_compiler
-from gradwire.core.strategy.layout import Layout
 from gradwire.core.strategy.updater import Schedule
 from gradwire.core.workloads.lookup import call_user_function
 
@@ -24,8 +22,13 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     for name, kind in vars(torch.optim).items()
     if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
 }
+OF_TENSORS: dict[str, Callable[[dict[str, Any], float, float, float, str], ByTensor]] = {}
+"""Those made of the model's tensors, by name: of their arguments, --lr, --momentum, --weight_decay and --decay.
 
-_Make = Callable[[Any], torch.optim.Optimizer]
+Wings add theirs.
+"""
+
+Make = Callable[[Any], torch.optim.Optimizer]
 _OWN = ("params", "lr", "weight_decay")  # have options of their own, or are no options
 
 DECAYS = ("all", "matrices")
@@ -53,12 +56,10 @@ def factory(
     if weight_decay and "weight_decay" not in takes:
         raise UsageError(f"--weight_decay {weight_decay}: {name} has none; leave it out, or take another --optimizer")
     arguments = {key: value for key, value in arguments.items() if key in takes} | _parsed(name, options, takes)
-    made: _Make = partial(without_compiler(kind), **arguments)
-    if name == "muon":
-        arguments = {"adjust_lr_fn": "match_rms_adamw"} | arguments  # one --lr and --weight_decay are for both
-        adamw = factory("adamw", lr, momentum, weight_decay, ())
-        return ByTensor(partial(_with_adamw, partial(made, **arguments), adamw, decay), name)
-    make = made if decay == "all" else lambda parameters: made(_groups(parameters, decay))
+    made: Make = partial(without_compiler(kind), **arguments)
+    if name in OF_TENSORS:
+        return OF_TENSORS[name](arguments, lr, momentum, weight_decay, decay)
+    make = made if decay == "all" else lambda parameters: made(parameter_groups(parameters, decay))
     try:
         vector = torch.nn.Parameter(torch.zeros(2))
         vector.grad = torch.ones(2)
@@ -70,51 +71,10 @@ def factory(
     return make
 
 
-def _groups(parameters: Sequence[torch.Tensor], decay: str) -> list[dict[str, Any]]:
+def parameter_groups(parameters: Sequence[torch.Tensor], decay: str) -> list[dict[str, Any]]:
     """Return the parameter groups: all in one, or vectors in one of their own, without decay."""
     decayed, others = ([p for p in parameters if (decay == "all" or p.dim() >= 2) is of] for of in (True, False))
     return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-
-
-def _with_adamw(
-    muon: _Make, adamw: _Make, decay: str, layout: Layout, parameters: list[torch.nn.Parameter]
-) -> torch.optim.Optimizer:
-    """Return Muon for matrices, and AdamW for the rest, and for embeddings, as is usual.
-
-    (Jordan et al., 2024, Muon: an optimizer for hidden layers in neural networks; they except the output layer too.)
-    """
-    named = list(zip(layout.names, parameters, strict=True))
-    hidden = [p for name, p in named if p.dim() == 2 and name not in layout.tables]
-    others = [p for name, p in named if p.dim() != 2 or name in layout.tables]
-    joined: Any = without_compiler(Joined)
-    return joined(muon([{"params": hidden}]), adamw(_groups(others, decay)))
-
-
-class Joined(torch.optim.Optimizer):
-    """Optimizers of some of the parameters each, as one: its groups and its state are those of all."""
-
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        self.parts = parts
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self._share()
-
-    def _share(self) -> None:
-        """Give each part its groups and the state, as they are here."""
-        start = 0
-        for part in self.parts:
-            stop = start + len(part.param_groups)
-            part.param_groups, part.state = self.param_groups[start:stop], self.state
-            start = stop
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Let each take its step."""
-        for part in self.parts:
-            part.step()
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        inspect.unwrap(torch.optim.Optimizer.load_state_dict)(self, state_dict)
-        self._share()
 
 
 def _users(name: str, named: list[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:

@@ -6,25 +6,29 @@ Here are those that every run has; wings bring panels of their own: see `Wing.pa
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 
+from gradwire.core.launchers.launcher import Launcher
+from gradwire.core.launchers.local import LAUNCHER
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS, MAY_CHANGE_ON_RESUME, OF_THIS_RUN, RecordOptions, option
 from gradwire.core.strategy.factories import OptimizerFactory
 from gradwire.core.strategy.settings import RunSettings
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.updater import Schedule
-from gradwire.core.training.computing import AMP
 from gradwire.core.training.optimizers import DECAYS, OPTIMIZERS, SCHEDULES, factory, schedule
 from gradwire.core.workloads.batches import BatchPlan
+from gradwire.core.workloads.data import Data, Fetcher, fetch_here
 from gradwire.core.workloads.lookup import UserObject
 from gradwire.core.workloads.options import DataOptions, Named
 
 T = TypeVar("T")
 TRAINED = {"float32": torch.float32, "float64": torch.float64}
 DTYPES = TRAINED | {"bfloat16": torch.bfloat16}
+AMP = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST = 1e30  # more than a float32 holds, torch refuses
 
 STRATEGY_MAY_SAY = "strategy may say"
@@ -117,12 +121,6 @@ class RunOptions:
     restarts: int = option(0, least=0, metadata=OF_THIS_RUN)
     """Start workers that died again, at most N times in all, where a server lets them in. Only with the local
     launcher."""
-    launcher: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """Who starts the ranks: local (this machine, sharing memory), torchrun, mpi or dask. Default: torchrun or mpirun
-    if one of them has started this process, else local."""
-    scheduler: str | None = field(default=None, metadata=OF_THIS_RUN)
-    """With dask: the address of the scheduler whose workers take the ranks, such as tcp://host:8786. Default: a
-    cluster of processes on this machine."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -243,6 +241,14 @@ class CoreOptions(RunOptions, DataOptions, RecordOptions):
     def link(self) -> Any:
         """A new link on which messages between processes are held back; None: they are not."""
         return None
+
+    def find_launcher(self) -> Launcher:
+        """Return what starts the ranks. Raises UsageError."""
+        return LAUNCHER
+
+    def make_fetcher(self, data: Data, device: torch.device) -> Fetcher:
+        """Return what decodes the batches of a rank on this device."""
+        return partial(fetch_here, data)
 
     @property
     def is_resumed(self) -> bool:

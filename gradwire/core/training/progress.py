@@ -13,6 +13,7 @@ from gradwire.core.training.watchers import Watcher
 if TYPE_CHECKING:
     from gradwire.core.training.rank import Rank
 
+REPORTER = 0  # evaluates the model, which is the same on every rank, and reports the progress; it must not die
 _REPORT_S = 0.1
 
 

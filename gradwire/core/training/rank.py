@@ -4,36 +4,25 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.events import EventFile
-from gradwire.core.strategy.replica import Replica, bytes_of
+from gradwire.core.strategy.replica import Replica
 from gradwire.core.strategy.strategy import Strategy
-from gradwire.core.strategy.traits import Choice, choice_of
-from gradwire.core.training.computing import Precision, choose_threads, shares_of
+from gradwire.core.strategy.tensors import bytes_of
+from gradwire.core.strategy.traits import choice_of
+from gradwire.core.training.computing import Precision, choose_threads
 from gradwire.core.training.options import CoreOptions
+from gradwire.core.training.orders import RankResult
 from gradwire.core.training.progress import Report
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.transports.base import Transport
-from gradwire.core.transports.messages import Alignment
 from gradwire.core.workloads import models, tasks
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import LOADERS, Loader
-
-
-@dataclass(frozen=True)
-class Orders:
-    """The arguments that all ranks share: the options, the folder of the first process's events, and the watchers."""
-
-    options: CoreOptions
-    events: Path
-    watchers: Sequence[Watcher]
+from gradwire.core.workloads.loading import Loader
 
 
 @dataclass
@@ -50,23 +39,6 @@ class Position:
     def begin_epoch(self) -> None:
         """Forget the samples of the epoch before."""
         self.loss_sum, self.n, self.samples, self.samples_before = 0.0, 0, 0, 0
-
-
-@dataclass
-class RankResult:
-    """The result of a rank: its events, a hash of its module's state, and the results of its watchers."""
-
-    rank: int
-    events: EventFile
-    parameter_hash: str
-    optimizer_bytes: int  # the memory of the optimizer's state on this rank
-    arrivals: Sequence[int]  # whose messages came, in their order, where that decides the result
-    deaths: list[dict[str, Any]]  # of a server: of its workers, where it continues without them
-    alignment: Alignment | None  # where the ranks may run on several machines
-    threads: int  # that compute
-    choice: Choice | None  # between algorithms, if it was made
-    applied: str  # of a server that records the staleness of messages it applies: "gradient" or "push"
-    found: dict[str, Any] = field(default_factory=dict)  # by the names of watchers
 
 
 class Rank:
@@ -94,7 +66,7 @@ class Rank:
         self.position = Position()
         self.state: dict[str, Any] | None = None  # of the strategy, to continue from
         device, dtype = transport.device, options.torch_dtype
-        fetch = LOADERS[options.loader].make(data, options.loader_workers, device, die_with_parent)
+        fetch = options.make_fetcher(data, device)
         self.loader = Loader(data, fetch, self.plan, self.part, options.accumulate, device, dtype)
 
     def tell(self, moment: str, *args: Any) -> None:
@@ -122,8 +94,8 @@ class Rank:
                 f"--amp fp16: {strategy.name} uses gradients in the backward pass, before they can be unscaled; take "
                 "--amp bf16"
             )
-        if self.recorder.time_passes and replica.is_watched:
-            self.recorder.shares = shares_of(self.model, self._small_pass)
+        if self.recorder.shares_of and replica.is_watched:
+            self.recorder.shares = self.recorder.shares_of(self.model, self._small_pass)
         self.tell("after_start")
 
     def _small_pass(self) -> None:

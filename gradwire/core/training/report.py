@@ -19,7 +19,7 @@ from gradwire.core.strategy.cost_model import sources
 from gradwire.core.strategy.strategy import Strategy
 from gradwire.core.strategy.traits import Choice
 from gradwire.core.training.options import CoreOptions
-from gradwire.core.training.rank import RankResult
+from gradwire.core.training.orders import RankResult
 from gradwire.core.training.wing import Record
 from gradwire.core.transports.inbox import NOBODY
 from gradwire.core.workloads import tasks

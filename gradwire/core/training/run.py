@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from gradwire.core.launchers import Job, Launcher, find_launcher
+from gradwire.core.launchers import Job, Launcher
 from gradwire.core.records.interrupts import number_of
 from gradwire.core.records.unfinished import run_lock
 from gradwire.core.training.checks import prepare, resolve
-from gradwire.core.training.evaluation import REPORTER
-from gradwire.core.training.loop import train_rank
 from gradwire.core.training.options import CoreOptions
-from gradwire.core.training.progress import Progress, ProgressBar
-from gradwire.core.training.rank import Orders
+from gradwire.core.training.orders import Orders, carry_out
+from gradwire.core.training.progress import REPORTER, Progress, ProgressBar
 from gradwire.core.training.report import conclude, describe_place, remarks, write
 
 
@@ -28,7 +26,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
     `launcher`: how the ranks are started, by default as this process was.
     Raises UsageError for errors that the user can cure, RunFailed when a rank fails.
     """
-    launcher = launcher or find_launcher(options.launcher, options.scheduler)
+    launcher = launcher or options.find_launcher()
     options = resolve(options, launcher)
     launcher.warm_up()
     data = prepare(options, launcher)
@@ -48,7 +46,7 @@ def run(options: CoreOptions, quiet: bool = False, launcher: Launcher | None = N
         with ProgressBar(n_steps, options.strategy.name, launcher.clock, quiet_bar) as bar:
             everything = launcher.launch(
                 Job(
-                    train_rank, options.world_size, (Orders(of_ranks, folder.absolute(), watchers), data),
+                    carry_out, options.world_size, (Orders(of_ranks, folder.absolute(), watchers), data),
                     device=options.device, timeout=options.timeout, roles=options.roles, record=options.events,
                     on_report=bar, expendable=expendable(options), restarts=options.restarts, seed=options.seed,
                     link=options.link if launcher.processes else None,

@@ -9,7 +9,7 @@ import pandas as pd
 from torch import nn
 
 from gradwire.core.launchers import Launcher
-from gradwire.core.training.rank import RankResult
+from gradwire.core.training.orders import RankResult
 from gradwire.core.training.watchers import Watcher
 from gradwire.core.workloads.data import Data
 

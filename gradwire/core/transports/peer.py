@@ -1,19 +1,9 @@
-"""One peer as a rank with shared memory sees it: the pipes from and to it, and which memory of each the other uses.
-
-A frame is a header of fixed size, a tag, and sometimes a payload. A frame without payload fits into one atomic write.
-
-Frames with messages: DESCRIPTOR (read `numel` elements from `offset` of the sender's `buffer`), STAGED (the same of a
-slot of the sender's stage), VECTOR, and OBJECT (a pickled one, or, with an empty payload, None). RELEASE answers a
-DESCRIPTOR at once. FREED, or the next STAGED the other way, has in its `ticket` a bit for each slot that is free again.
-BUFFER and SHARED hand out memory, the sender's `buffer` or the shared vector `tag`: their payload is a pickled handle
-of it. MAPPED answers them: for that, the sender is no longer needed. GOODBYE is the last.
-"""
+"""One peer as a rank with shared memory sees it: the pipes from and to it, and which memory of each the other uses."""
 
 import math
 import os
 import pickle
 import select
-import struct
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,19 +14,30 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.core.transports.base import CLOSED
-from gradwire.core.transports.headers import DTYPES, FLOAT, bits_of, code_of, encoded, number_of
+from gradwire.core.transports.encoding import DTYPES, FLOAT, number_of
+from gradwire.core.transports.frames import (
+    BUFFER,
+    DESCRIPTOR,
+    FREED,
+    GOODBYE,
+    HEADER,
+    HEADER_BYTES,
+    MAPPED,
+    OBJECT,
+    RELEASE,
+    SHARED,
+    STAGED,
+    VECTOR,
+    descriptor,
+    frame,
+)  # fmt: skip
 from gradwire.core.transports.messages import Message, OutOfSharedMemory, Pending
 from gradwire.core.transports.staging_buffer import SLOTS, STAGE_BYTES, Stage, slot_at
 
 if TYPE_CHECKING:
     from gradwire.core.transports.shared_memory import SharedMemory
 
-# bytes in the frame, kind, dtype, bytes of the tag, ticket, buffer, offset, numel, n, when it was sent, when it leaves
-HEADER = struct.Struct("<QBBHQQQQqdd")
-HEADER_BYTES = HEADER.size
-DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, MAPPED, STAGED, FREED = range(10)
 _OFTEN = 8  # messages after which a peer gets a stage
-_TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
 DIED = "it died"
 _READ_AT_MOST = 1 << 20
 _SLICES = 1000  # that are kept for a peer
@@ -254,41 +255,3 @@ class InPlace(Pending):
 
     def _look(self, seconds: float) -> None:
         self._transport._progress(self._dst, seconds)
-
-
-def frame(
-    kind: int,
-    tag: str = "",
-    payload: bytes = b"",
-    ticket: int = 0,
-    buffer: int = 0,
-    offset: int = 0,
-    numel: int = 0,
-    n: float = 0,
-    sent: float = 0.0,
-    leaves: float = 0.0,
-    dtype: int = 0,
-) -> bytes:
-    """Return a frame; what its kind does not need stays zero. Raises ValueError for a tag that is too long."""
-    name = encoded(tag, _TAG_BYTES)
-    size = HEADER_BYTES + len(name) + len(payload)
-    bits, is_float = bits_of(n)
-    fields = (size, kind, dtype | is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves)
-    return HEADER.pack(*fields) + name + payload
-
-
-def descriptor(
-    kind: int, tag: str, ticket: int, buffer: int, offset: int, numel: int, n: float, sent: float, leaves: float
-) -> bytes:
-    """Return the frame of a DESCRIPTOR or a STAGED. Raises ValueError for a tag that is too long."""
-    name = encoded(tag, _TAG_BYTES)
-    size = HEADER_BYTES + len(name)
-    bits, is_float = bits_of(n)
-    return HEADER.pack(size, kind, is_float, len(name), ticket, buffer, offset, numel, bits, sent, leaves) + name
-
-
-def vector_frame(tag: str, vector: torch.Tensor, n: float = 0, sent: float = 0.0, leaves: float = 0.0) -> bytes:
-    """Return a frame that holds the content of `vector`. Raises TypeError for a dtype that cannot be sent."""
-    dtype = code_of(vector.dtype)
-    raw = vector.cpu().view(torch.uint8).numpy().tobytes()
-    return frame(VECTOR, tag, raw, n=n, sent=sent, leaves=leaves, dtype=dtype)

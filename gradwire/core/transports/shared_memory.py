@@ -19,7 +19,6 @@ import select
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -27,22 +26,21 @@ from typing_extensions import override
 
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import NO_LIMIT, Transport
-from gradwire.core.transports.inbox import ANY
-from gradwire.core.transports.memory import empty, new_shared, share
-from gradwire.core.transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
-from gradwire.core.transports.peer import (
+from gradwire.core.transports.frames import (
     BUFFER,
     DESCRIPTOR,
-    DIED,
     GOODBYE,
     OBJECT,
     SHARED,
-    InPlace,
-    Peer,
     descriptor,
     frame,
+    handle_of,
     vector_frame,
 )
+from gradwire.core.transports.inbox import ANY
+from gradwire.core.transports.memory import empty, new_shared, share
+from gradwire.core.transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
+from gradwire.core.transports.peer import DIED, InPlace, Peer
 from gradwire.core.transports.pipes import RETURNED, Endpoint
 from gradwire.core.transports.staging_buffer import fits
 
@@ -123,7 +121,7 @@ class SharedMemory(Transport):
 
     def handle(self, vector: torch.Tensor) -> bytes:
         """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
-        return bytes(ForkingPickler.dumps(vector))
+        return handle_of(vector)
 
     # Sending
 

@@ -4,15 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import index
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-import cloudpickle
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
-from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.errors import UsageError
 
 Split = Literal["train", "test"]
 
@@ -126,6 +123,12 @@ class Data:
         return x.to(dtype), y
 
 
+def fetch_here(data: Data, requests: Iterator[Request], largest: int) -> Answers:
+    """Decode each batch when it is wanted: a `Fetcher`, with the data."""
+    for request in requests:
+        yield data.raw(request)
+
+
 @lru_cache(maxsize=16)
 def _per_channel(values: tuple[float, ...], trailing: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, device=device, dtype=dtype).view(-1, *[1] * trailing)
@@ -150,72 +153,16 @@ class InMemory(Samples):
         return replace(self, x=self.x[indices], y=self.y[indices])
 
 
-@dataclass
-class Decoded(Samples):
-    """The items (x, y) of a map-style dataset, each decoded when it is fetched."""
-
-    name: str  # of the data set, for error messages
-    split: str
-    items: Any
-    input_shape: tuple[int, ...]
-    n_classes: int | None  # None: y is no class, and may be any tensor
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def raw(self, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Decode the samples and stack them.
-
-        Raises UsageError if an item raises, is of another shape than the first, or has a label out of range.
-        """
-        xs, ys = zip(*(self._checked(i) for i in indices.tolist()), strict=True)
-        if len(shapes := {tuple(y.shape) for y in ys}) > 1:
-            found = " and ".join(map(str, sorted(shapes)))
-            raise refused(self.name, f"targets of the {self.split} set are {found}; make all of one shape")
-        return torch.stack(xs), torch.stack(ys)
-
-    def _checked(self, i: int) -> tuple[Tensor, Tensor]:
-        x, y = decode(self.name, self.items, i, self.n_classes is not None)
-        item = f"--dataset {self.name}: item {i} of the {self.split} set"
-        if tuple(x.shape) != self.input_shape:
-            raise UsageError(f"{item} is {tuple(x.shape)}, the first {self.input_shape}; make all of one shape")
-        if self.n_classes is not None and not 0 <= y < self.n_classes:
-            raise UsageError(f"{item} has label {y}; use 0..{self.n_classes - 1}")
-        return x, y
-
-    def subset(self, indices: Tensor) -> Self:
-        """Return a view of those at `indices`."""
-        return replace(self, items=Subset(self.items, indices.tolist()))
-
-    def share_memory_(self) -> None:
-        """Raise an error if the dataset cannot be sent to a rank."""
-        cloudpickle.dumps(self.items)
+class BadData(ValueError):
+    """What is wrong with a data set, and the cure, without its name: `refused` puts that before it."""
 
 
-def decode(name: str, dataset: Any, i: int, is_class: bool) -> tuple[Tensor, Tensor]:
-    """Return item `i` of a map-style dataset as x and y, a class being one integer. Raises UsageError.
-
-    x is uint8 or floating where y is a class.
-    """
-    try:
-        x, y = dataset[i]
-        x, y = torch.as_tensor(x), torch.tensor(index(y)) if is_class else torch.as_tensor(y)
-    except UsageError:
-        raise
-    except Exception as error:
-        pair = "(tensor, integer label)" if is_class else "of tensors"
-        raise refused(name, f"item {i} is not a pair {pair}: {one_line(error)}; correct the dataset") from error
-    if is_class:
-        require_pixels_or_floats(name, x)
-    return x, y
-
-
-def require_pixels_or_floats(name: str, x: Tensor) -> None:
-    """Raise a UsageError if `x`, the input of a classification, is neither uint8 nor floating."""
+def require_pixels_or_floats(x: Tensor) -> None:
+    """Raise BadData if `x`, the input of a classification, is neither uint8 nor floating."""
     if x.dtype != torch.uint8 and not x.dtype.is_floating_point:
-        raise refused(name, f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
+        raise BadData(f"x is {x.dtype}; make it uint8 (pixels 0..255) or floating, or give another --task")
 
 
-def refused(name: str, why: str) -> UsageError:
+def refused(name: str, why: object) -> UsageError:
     """Return the UsageError for the data set of this name, which says why it is refused."""
     return UsageError(f"--dataset {name}: {why}")

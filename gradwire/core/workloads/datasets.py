@@ -1,6 +1,6 @@
 """The data sets by name: small digits, a synthetic one, the user's own, and what wings add."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from gradwire.core.records.errors import UsageError, unknown
-from gradwire.core.workloads.assemble import from_arrays, from_datasets, of_any_task
-from gradwire.core.workloads.data import Data, refused
+from gradwire.core.workloads.assemble import from_arrays, of_any_task
+from gradwire.core.workloads.data import BadData, Data, refused
 from gradwire.core.workloads.lookup import call_user_function
 from gradwire.core.workloads.options import DataOptions
 from gradwire.core.workloads.tasks import CLASSIFICATION, find
@@ -22,8 +22,6 @@ class Source:
     """A data set by name: `load(options, data_dir, seed)` returns it. Raises UsageError."""
 
     load: Callable[[Any, Path, int], Data]
-    own_options: tuple[str, ...] = ()
-    """Options that only such data sets have; they are None where they are not given."""
 
 
 def load(options: DataOptions, seed: int = 0) -> Data:
@@ -36,7 +34,11 @@ def load(options: DataOptions, seed: int = 0) -> Data:
     """
     if options.task is not None:
         find(options.task)
-    data, size = _load_whole(options, Path(options.data_dir).expanduser(), seed), options.train_size
+    try:
+        data = _load_whole(options, Path(options.data_dir).expanduser(), seed)
+    except BadData as error:
+        raise refused(options.dataset, error) from error
+    data, size = replace(data, name=str(options.dataset)), options.train_size
     if options.task == CLASSIFICATION and data.vocabulary is not None:
         raise UsageError(f"--task {CLASSIFICATION}: --dataset {options.dataset} has no classes; leave it out")
     data = data if options.task is None else replace(data, task=options.task)
@@ -55,21 +57,15 @@ def _load_whole(options: DataOptions, data_dir: Path, seed: int) -> Data:
     if name not in DATASETS and ":" not in name:
         raise unknown("--dataset", name, DATASETS, "yourmodule:function")
     source = DATASETS.get(name) or Source(lambda *_: _user(name, options.task in (None, CLASSIFICATION)))
-    for option in {option for other in DATASETS.values() for option in other.own_options} - {*source.own_options}:
-        if (value := getattr(options, option)) is not None:
-            able = ", ".join(able for able, other in DATASETS.items() if option in other.own_options)
-            raise UsageError(f"--{option} {value}: it is only for --dataset {able}; leave it out")
     return source.load(options, data_dir, seed)
 
 
 def _user(name: str, is_class: bool) -> Data:
-    result, name = call_user_function("--dataset", name), str(name)
-    if isinstance(result, (tuple, list)) and len(result) == 4:
-        return from_arrays(name, result) if is_class else of_any_task(name, result)
-    if isinstance(result, (tuple, list)) and len(result) == 2:
-        return from_datasets(name, result[0], result[1], is_class)
+    result = call_user_function("--dataset", name)
+    if isinstance(result, (tuple, list)) and len(result) in MAKERS:
+        return MAKERS[len(result)](str(name), result, is_class)
     kind = f"{len(result)} things" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-    raise refused(name, f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
+    raise BadData(f"returned {kind}; return (train_x, train_y, test_x, test_y) or (train Dataset, test Dataset)")
 
 
 def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int = 10) -> Data:
@@ -79,7 +75,7 @@ def _synthetic(seed: int, n_train: int = 2048, n_test: int = 512, n_classes: int
     y = (hidden.flatten(1) @ torch.randn(16, n_classes, generator=generator)).argmax(1)
     x = interpolate(hidden, size=(28, 28), mode="bilinear")
     x += 0.1 * torch.randn(x.shape, generator=generator)
-    return from_arrays("synthetic", (x[:n_train], y[:n_train], x[n_train:], y[n_train:]), n_classes)
+    return from_arrays((x[:n_train], y[:n_train], x[n_train:], y[n_train:]), n_classes)
 
 
 def _digits() -> Data:
@@ -92,9 +88,16 @@ def _digits() -> Data:
         train_x, test_x = ((kept[name] / 16).astype(np.float32).reshape(-1, 1, 8, 8) for name in ("train_x", "test_x"))
         train_y, test_y = (kept[name].astype(np.int64) for name in ("train_y", "test_y"))
     scale = (float(train_x.mean()),), (float(train_x.std()),)
-    return from_arrays("digits", (train_x, train_y, test_x, test_y), scale=scale)
+    return from_arrays((train_x, train_y, test_x, test_y), scale=scale)
 
 
+MAKERS: dict[int, Callable[[str, Sequence[Any], bool], Data]] = {
+    4: lambda name, arrays, is_class: from_arrays(arrays) if is_class else of_any_task(arrays)
+}
+"""What makes a data set of so many objects of yourmodule:function, given its name and whether targets are classes.
+
+Wings add theirs.
+"""
 DATASETS = {
     "synthetic": Source(lambda options, data_dir, seed: _synthetic(seed)),
     "digits": Source(lambda options, data_dir, seed: _digits()),

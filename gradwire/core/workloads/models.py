@@ -1,4 +1,4 @@
-"""The models by name: small ones, the user's own, and what wings add."""
+"""The models by name: a small one, the user's own, and what wings add."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from gradwire.core.records.errors import UsageError, one_line, unknown
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.lookup import call_user_function, import_user_object, options_for
+from gradwire.core.workloads.lookup import call_user_function, import_user_object
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,6 @@ class Model:
     """A model by name: `build(input_shape, n_classes, options)` returns it with new random weights."""
 
     build: Callable[[tuple[int, ...], int, str], nn.Module]
-    takes_images: bool = False
-    """Whether a sample must be (C, H, W)."""
     takes_text: bool = False
     has_options: bool = False
     """Whether it has --model_options."""
@@ -40,8 +38,6 @@ def build(name: str, input_shape: tuple[int, ...], n_classes: int, options: str 
     if options and not model.has_options:
         able = "".join(f", or take --model {able}" for able, other in MODELS.items() if other.has_options)
         raise UsageError(f"--model_options {options}: --model {name} has none; leave it out{able}")
-    if model.takes_images and len(input_shape) != 3:
-        raise UsageError(f"--model {name}: needs images, but a sample is {input_shape}; take --model mlp")
     return model.build(input_shape, n_classes, options)
 
 
@@ -83,7 +79,11 @@ def check(name: str, model: nn.Module, input_shape: tuple[int, ...], n_classes: 
 
 
 def _user(name: str, input_shape: tuple[int, ...], n_classes: int, options: str) -> nn.Module:
-    values = options_for(name, options, import_user_object("--model", name)) if options else {}
+    values = {}
+    if options:
+        from gradwire.core.workloads.model_options import options_for
+
+        values = options_for(name, options, import_user_object("--model", name))
     model = call_user_function("--model", name, input_shape, n_classes, **values)
     if not isinstance(model, nn.Module):
         raise UsageError(f"--model {name}: returned a {type(model).__name__}; return a torch.nn.Module")
@@ -103,28 +103,7 @@ def _mlp(n_inputs: int, n_classes: int, width: int = 256) -> nn.Module:
     )
 
 
-def _lenet(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    channels, height, width = input_shape
-    if min(height, width) < 8:
-        raise UsageError(f"--model lenet: needs images of 8 x 8 or more, not {height} x {width}; take --model mlp")
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * (height // 4) * (width // 4), 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, n_classes),
-    )
-
-
 MODELS = {
     "mlp": Model(lambda input_shape, n_classes, _: _mlp(prod(input_shape), n_classes)),
-    "lenet": Model(lambda input_shape, n_classes, _: _lenet(input_shape, n_classes), takes_images=True),
 }
 """The models that `build` knows, besides yourmodule:function; wings add theirs."""

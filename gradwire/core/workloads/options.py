@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradwire.core.records.options import MAY_CHANGE_ALWAYS, option
-from gradwire.core.workloads.loading import LOADERS
 
 if TYPE_CHECKING:
     Named: TypeAlias = Any
@@ -23,27 +22,12 @@ class DataOptions:
     data_dir: str = field(default="data", metadata=MAY_CHANGE_ALWAYS)
     """Where data sets lie, or are downloaded to; for imagefolder the folder that holds train/ and val/; for textfile
     the file, in UTF-8."""
-    download: bool = field(default=False, metadata=MAY_CHANGE_ALWAYS)
-    """Let torchvision download the data set if it is not there."""
     task: Named | None = None
     """What the loss is and what is scored: classification, language_model, or yourmodule:function, which is called with
     (model, x, y) and returns loss, (loss, n) or (loss, n, scores): see docs/data.md. Default: what the data set is
     for."""
     train_size: int = option(0, least=0)
     """Use only this many training samples; 0: all."""
-    context: int | None = option(None, least=1)
-    """Characters in a sample of text. Default: 64."""
-    image_size: int = option(224, least=1)
-    """Side of the pictures of imagefolder, in pixels."""
-    augment: bool = True
-    """Cut the training pictures of imagefolder at random and mirror half of them; without, they are cut at the centre
-    as the test pictures are. Other data sets stay as they are."""
-    loader: str = option("torch", choices=LOADERS)
-    """What decodes: torch (PIL, and the processes of a DataLoader if there are --loader_workers), or dali (NVIDIA DALI,
-    for imagefolder: pip install -e '.[dali]')."""
-    loader_workers: int = option(0, least=0, metadata=MAY_CHANGE_ALWAYS)
-    """Processes beside each rank that decode the next batches meanwhile, to the same bits; 0: the rank decodes a batch
-    when it wants it. With dali its threads, at least one."""
     model: Named = "mlp"
     """mlp, lenet, mobilenet_v2, resnet18, resnet34, resnet50, vgg11, alexnet, gpt (for text), or yourmodule:function,
     which is called with (input_shape, n_classes) and the --model_options, and returns the network."""

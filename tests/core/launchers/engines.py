@@ -19,7 +19,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradwire.core.launchers import Job, Launch, find_launcher
+from gradwire.clusters.wing import find_launcher
+from gradwire.core.launchers import Job, Launch
 from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.launchers.fork_server import start_context
 from gradwire.core.records.errors import RunFailed, UsageError, one_line

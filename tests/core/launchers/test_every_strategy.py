@@ -14,7 +14,7 @@ import pytest
 
 from gradwire import run
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events, load_metadata
+from gradwire.results import load_events, load_metadata
 from strategies import STRATEGIES, Strategy
 from tests.core.launchers.engines import dask_client, params
 from tests.pools import Pool

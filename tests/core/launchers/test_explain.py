@@ -2,7 +2,8 @@
 
 import pytest
 
-from gradwire.core.launchers.failures import Failure, explain
+from gradwire.core.launchers.explanation import explain
+from gradwire.core.launchers.failures import Failure
 
 BUSY, KILLED = Failure("busy"), Failure("died", "was killed by SIGKILL")
 KEPT = "kept others waiting"

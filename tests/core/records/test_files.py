@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from gradwire.core.records.atomic import check_output, check_writable, write_atomically
-from gradwire.core.records.files import load_events, load_metadata, load_table, write_run
+from gradwire.core.records.files import write_run
 from gradwire.core.records.machine import git_commit
+from gradwire.results import load_events, load_metadata, load_table
 from tests.disk import note_disk
 from tests.pictures.samples import METADATA, parameter_server_events, parameter_server_table, unrecorded_table
 

@@ -11,9 +11,10 @@ import pytest
 
 from gradwire.checkpoints import replay
 from gradwire.core.records.errors import UsageError
-from gradwire.core.records.files import load_events, load_metadata, load_table, write_run
+from gradwire.core.records.files import write_run
 from gradwire.core.records.unfinished import SUFFIXES, check_name, folder_of, run_lock
 from gradwire.pictures import compare, staleness, timeline
+from gradwire.results import load_events, load_metadata, load_table
 from tests.pictures.samples import METADATA, parameter_server_events, parameter_server_table
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.core.strategy.replica import float_buffers, parameters_from, trained
+from gradwire.core.strategy.tensors import float_buffers, parameters_from, trained
 from gradwire.core.transports.base import Transport
 from strategies import Replica
 from tests.core.transports.samples import world

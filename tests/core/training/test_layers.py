@@ -7,10 +7,11 @@ from torch import nn
 from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
-from gradwire.core.training.computing import choose_threads, shares_of
+from gradwire.core.training.computing import choose_threads
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.dry_run import dry_run
+from gradwire.virtual_time.shares import shares_of
 from strategies import Replica, Strategy
 from tests.ranks import launch, virtual_time
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gradwire.core.records.events import EVALUATE
-from gradwire.core.records.files import load_events, load_table
 from gradwire.core.training.checks import resolve
+from gradwire.results import load_events, load_table
 from gradwire.virtual_time.transport import Simulated
 from strategies import STRATEGIES
 from tests.runs import BUILTIN, IN_MEMORY, KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of

@@ -12,7 +12,7 @@ from gradwire import Options
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import RunOptions
-from gradwire.names import options_from
+from gradwire.recorded import options_from
 from strategies import STRATEGIES
 from tests.runs import KINDS, n_gpus_of, small, strategy_of
 from tests.strategies.kinds import other_value

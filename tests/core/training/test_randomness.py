@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from gradwire.checkpoints.folder import listed
-from gradwire.core.records.files import load_table
 from gradwire.core.transports.base import Transport
+from gradwire.results import load_table
 from strategies import WorkerOptimizer
 from tests.ranks import virtual_time
 from tests.runs import strategy_of

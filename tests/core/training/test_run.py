@@ -12,10 +12,10 @@ import torch
 from gradwire import run
 from gradwire.core.records import files, tables
 from gradwire.core.records.errors import RunFailed, UsageError
-from gradwire.core.records.files import load_events, load_table
 from gradwire.core.records.tables import ledger
 from gradwire.core.records.unfinished import run_lock
 from gradwire.core.workloads import datasets
+from gradwire.results import load_events, load_table
 from tests.runs import N_TRAIN, SMALL_ARGUMENTS, made, metadata, said, small, strategy_of
 from tests.strategies.runs import BATCH_NORM
 from tests.strategies.runs import made as made_virtually

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradwire.core.records.files import load_events, load_table
 from gradwire.pictures import compare
 from gradwire.pictures.finished import find_runs
 from gradwire.pictures.plot import picture
+from gradwire.results import load_events, load_table
 from tests import tasks
 from tests.checkpoints.samples import score_here
 from tests.core.training.test_trainer import plain

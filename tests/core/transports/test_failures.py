@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from gradwire.clusters.headers import SIZE, Header, Kind, pack
 from gradwire.clusters.remote import Remote
 from gradwire.core.transports.base import ANY, PeerLost, Transport
-from gradwire.core.transports.headers import SIZE, Header, Kind, pack
 from gradwire.core.transports.messages import WaitTimeout
 from tests.core.transports.samples import MILLION, pair
 from tests.pools import NEEDS_MPI

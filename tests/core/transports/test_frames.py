@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.core.transports.headers import DTYPES
-from gradwire.core.transports.peer import OBJECT, frame, vector_frame
+from gradwire.core.transports.encoding import DTYPES
+from gradwire.core.transports.frames import OBJECT, frame, vector_frame
 from tests.core.transports.samples import pair
 from tests.ranks import pattern
 

@@ -11,15 +11,16 @@ import torch
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads import datasets
-from gradwire.core.workloads.data import Data, Decoded, InMemory
-from gradwire.core.workloads.options import DataOptions
+from gradwire.core.workloads.data import Data, InMemory
+from gradwire.images.map_style import Decoded
+from gradwire.options import Options
 from tests.images.pictures import write_pictures
 
 WriteModule = Callable[[str], str]
 
 
 def load(name: str, data_dir: str | Path, seed: int = 0, **options: Any) -> Data:
-    return datasets.load(DataOptions(dataset=name, data_dir=str(data_dir), **options), seed)
+    return datasets.load(Options(dataset=name, data_dir=str(data_dir), **options), seed)
 
 
 def refusal(name: str, data_dir: Path | str = "absent", **options: bool | int) -> str:

@@ -17,16 +17,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradwire.core.launchers.environment import die_with_parent
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import Transport
 from gradwire.core.workloads import datasets
 from gradwire.core.workloads.batches import BatchPlan
 from gradwire.core.workloads.data import Data
-from gradwire.core.workloads.loading import LOADERS, Loader
-from gradwire.core.workloads.options import DataOptions
+from gradwire.core.workloads.loading import Loader
 from gradwire.images.dali import check_dali
 from gradwire.images.images import STD
+from gradwire.options import Options
 from tests.images.pictures import HAS_DALI, SIZE, write_pictures
 from tests.ranks import LIMIT, launch, wait_until
 
@@ -41,13 +40,15 @@ STEPS = (*range(7), 12, 13, 20, 3, 4, 3)  # of three epochs; some are left out, 
 
 
 def open_data(folder: Path, augment: bool) -> Data:
-    return datasets.load(DataOptions(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, augment=augment), 5)
+    return datasets.load(Options(dataset="imagefolder", data_dir=str(folder), image_size=SIZE, augment=augment), 5)
 
 
 def loader_of(data: Data, name: str, n: int, worker: int | None, device: str = "cpu") -> Loader:
     place = torch.device(device)
     plan = BatchPlan(data.n_train, 2, 6, seed=5)  # 21 samples: the parts of the last batch are of 2 and 1
-    return Loader(data, LOADERS[name].make(data, n, place, die_with_parent), plan, worker, 2, place, torch.float32)
+    return Loader(
+        data, Options(loader=name, loader_workers=n).make_fetcher(data, place), plan, worker, 2, place, torch.float32
+    )
 
 
 def all_batches(transport: Transport, data: Data, name: str, n: int, workers: tuple[int | None, ...] = (None,)) -> Any:
@@ -180,4 +181,4 @@ def test_dali_that_is_missing_is_told_and_it_reads_pictures_in_files_only(
     with pytest.raises(UsageError, match=r"^--loader dali: needs NVIDIA DALI \(.*pip install -e '\.\[dali\]'"):
         check_dali(open_data(folder, True))
     with pytest.raises(UsageError, match=r"^--loader dali: .* not digits; take --dataset imagefolder"):
-        check_dali(datasets.load(DataOptions()))
+        check_dali(datasets.load(Options()))

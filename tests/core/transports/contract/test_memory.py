@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gradwire.core.transports.base import Transport
-from gradwire.core.transports.headers import DTYPES
+from gradwire.core.transports.encoding import DTYPES
 from tests.core.transports.samples import MILLION
 from tests.ranks import engine_named, run, values, wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gradwire.core.transports.base import ANY, Transport
-from gradwire.core.transports.headers import DTYPES
+from gradwire.core.transports.encoding import DTYPES
 from tests.core.transports.samples import MILLION
 from tests.ranks import outcome, pattern, run, values
 

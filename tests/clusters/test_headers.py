@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.core.transports.headers import DTYPES, SIZE, TAG_BYTES, Header, Kind, pack, unpack
+from gradwire.clusters.headers import SIZE, TAG_BYTES, Header, Kind, pack, unpack
+from gradwire.core.transports.encoding import DTYPES
 
 seconds = st.floats(allow_nan=False)
 tags = st.text(max_size=TAG_BYTES).filter(lambda tag: len(tag.encode()) <= TAG_BYTES)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.core.records.lazy import LazyTable, find_classes, load_name
+from gradwire.lazy import LazyTable, find_classes, load_name
 
 FILES = {
     "zebra": "@dataclass(kw_only=True)\nclass Zebra(Animal):\n",

@@ -1,0 +1,182 @@
+"""What is known of one rank while it runs."""
+
+import weakref
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gradwire.checking.seen import Criterion, Epoch, ModelParameter, Own, Run, Step
+from gradwire.checking.sketch import Sketch, equal, sketch
+from gradwire.torch_scripts.threads import RankThread
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """Return one of its bytes."""
+    return zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+class SeenRank:
+    """What is known of a rank."""
+
+    def __init__(self, rank: int, n: int) -> None:
+        self.rank = rank
+        self.clock = [0] * n
+        self.own: Any = WeakIdKeyDictionary()  # Own, by parameter
+        self.hooked: Any = WeakIdKeyDictionary()
+        self.reached: Any = WeakIdKeyDictionary()  # parameters that a gradient has come to
+        self.is_kept = True  # the backward pass adds to the gradients
+        self.optimizers: Any = weakref.WeakKeyDictionary()
+        self.loaders: Any = weakref.WeakKeyDictionary()
+        self.epochs: Any = weakref.WeakKeyDictionary()  # by iterator
+        self.epoch: Epoch | None = None  # whose batch was taken last
+        self.modules: list[nn.Module] = []  # that are being called
+        self.lines: dict[int, str] = {}
+        self.criteria: dict[int, list[Criterion]] = {}
+        self.how: set[str] = set()
+        self.rows: set[int] = set()
+        self.written: dict[str, str] = {}
+        self.under_way: dict[int, Any] = {}  # calls of the script, with their buffers and lines
+        self.sent: list[tuple[int, Sketch, str]] = []  # all-reduced by the script: whose gradient, sketch, line
+        self.addresses: dict[int, str] = {}  # of parameters
+        self.models: dict[str, ModelParameter] = {}
+        self.orphans: dict[str, str] = {}
+        self.trained: set[str] = set()
+        self.stepping = 0  # optimizers, one inside another
+        self.step: Step | None = None
+        self.stepped_now: list[tuple[str, torch.Tensor]] = []  # parameters, by name
+        self.taken: dict[int, int] = {}  # steps, by optimizer
+        self.collectives = 0  # of all ranks
+        self._since: dict[int, tuple[int, int]] = {}  # by optimizer: steps since so many collectives
+        self._roots: list[tuple[str, Any]] = []
+        self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
+
+    def tick(self) -> None:
+        """Count an event."""
+        self.clock[self.rank] += 1
+
+    def join(self, clock: tuple[int, ...]) -> None:
+        """Note that what came before that clock came before now."""
+        self.clock = [max(pair) for pair in zip(self.clock, clock, strict=True)]
+
+    def key(self, index: int) -> tuple[int, int, int]:
+        """Return what this step of an optimizer shares with those of other ranks that belong to it."""
+        before, count = self._since.get(index, (-1, 0))
+        count = count + 1 if before == self.collectives else 0
+        self._since[index] = self.collectives, count
+        return index, self.collectives, count
+
+    def stepped(self, index: int) -> None:
+        """Forget what the step has taken."""
+        self.taken[index] = self.taken.get(index, 0) + 1
+        self.step = None
+        self.how.clear()
+        self.rows.clear()
+        self.written.clear()
+        self.sent.clear()
+
+    # Models
+
+    def add_root(self, module: nn.Module) -> None:
+        """Note a model that is called from outside of any."""
+        module = _inner(module)
+        if not any(reference() is module for _, reference in self._roots):
+            kind = type(module).__name__
+            number = sum(name.startswith(f"{kind} ") for name, _ in self._roots)
+            self._roots.append((f"{kind} {number}", weakref.ref(module)))
+
+    def add_ddp(self, ddp: DistributedDataParallel, run: Run, at: str) -> None:
+        """Note that all ranks have the same parameters in this module now."""
+        self._ddp[ddp.module] = True
+        names = self.names()
+        parameters = {names[id(p)]: p for p in ddp.module.parameters()}
+        self.addresses = {p.data_ptr(): name for name, p in parameters.items()}
+        run.ddp |= set(parameters)
+        if ddp.find_unused_parameters:
+            run.may_be_unused |= set(parameters)
+        run.made.setdefault(self.rank, {}).update({name: (sketch(p), at) for name, p in parameters.items()})
+
+    def note_forward(self, module: nn.Module) -> None:
+        """Note how a model is called."""
+        if isinstance(module, DistributedDataParallel):
+            self.how.add("ddp" if module.require_backward_grad_sync else "no_sync")
+        elif module in self._ddp:
+            self.how.add("inner")
+
+    def names(self) -> dict[int, str]:
+        """Return the names of the parameters of all models, by id."""
+        found: dict[int, str] = {}
+        for root, reference in self._roots:
+            if (module := reference()) is not None:
+                for name, p in module.named_parameters():
+                    found.setdefault(id(p), f"{root}:{name}")
+        return found
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of all models."""
+        alive = [(root, module) for root, reference in self._roots if (module := reference()) is not None]
+        return {f"{root}:{name}": p for root, module in alive for name, p in module.named_parameters()}
+
+    def buffers(self) -> dict[str, Sketch]:
+        """Return sketches of the float buffers of all models."""
+        alive = [(root, module) for root, reference in self._roots if (module := reference()) is not None]
+        return {
+            f"{root}:{name}": sketch(buffer)
+            for root, module in alive
+            for name, buffer in module.named_buffers()
+            if buffer.is_floating_point()
+        }
+
+    def note_models(self, stepped: list[torch.Tensor], at: str) -> None:
+        """Note which parameters of the models are stepped, and which that are stepped belong to none."""
+        ids, found = {id(p) for p in stepped}, self.parameters()
+        for name, p in found.items():
+            before = self.models.get(name, ModelParameter(False, False))
+            has = before.has_gradient or p in self.reached or p not in self.hooked
+            if p in self.reached and p.requires_grad:
+                self.trained.add(name)
+            self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids)
+        self.addresses = {p.data_ptr(): name for name, p in found.items()}
+        of_models = {id(p) for p in found.values()}
+        for i, tensor in enumerate(stepped):
+            if id(tensor) not in of_models and tensor not in self.reached and tensor.grad is None:
+                self.orphans[f"parameter {i}"] = at
+
+    def sent_at(self, p: torch.Tensor, own: Own | None) -> str:
+        """Return the line where the gradient of a parameter was all-reduced by the script; "": it was not."""
+        for owner, found, at in self.sent:
+            if owner in (id(p), -1) or (
+                own is not None and found.shape == own.sketch.shape and equal(found, own.sketch)
+            ):
+                return at
+        return ""
+
+    def owner_of(self, gradient: torch.Tensor) -> int:
+        """Return the id of the parameter whose gradient lies here; -1: all of them do, one after another; 0: none."""
+        found = [p for p in self.hooked if p.grad is not None and type(p.grad) is torch.Tensor]
+        if gradient.numel() == sum(p.numel() for p in found) and len(found) > 1:
+            return -1 if torch.equal(gradient.flatten(), torch.cat([p.grad.flatten() for p in found])) else 0
+        alike = (p for p in found if p.numel() == gradient.numel() and p.grad.data_ptr() == gradient.data_ptr())
+        return next((id(p) for p in alike), 0)
+
+    def end(self, run: Run) -> None:
+        """Note the parameters at the end of the script."""
+        run.unwaited += [(self.rank, pending.call.kind, at) for pending, _, at in self.under_way.values()]
+        run.ends[self.rank] = {name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor}
+
+
+def _inner(module: nn.Module) -> nn.Module:
+    return module.module if isinstance(module, DistributedDataParallel) else module
+
+
+@contextmanager
+def quiet(rank: RankThread) -> Iterator[None]:
+    """In the block, nothing takes time of the rank, and no mode of the script sees an operation."""
+    with rank.unbilled(), torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield

@@ -1,0 +1,193 @@
+"""Replicas that part: parameters that agreed, or should, and no longer do.
+
+A parameter has agreed if it was equal on all ranks before a step in which gradients are shared, or when DDP was made.
+Silent: about parameters that differ from the start and whose gradients are not shared (experts, shards), about ranks
+that meet again later (local SGD), and, without DDP, about models in whose forward pass ranks talk.
+"""
+
+from collections.abc import Callable, Sequence
+
+from gradwire.checking.findings import Finding
+from gradwire.checking.seen import Parameter, Run, Step, common, ranks, shown
+from gradwire.checking.sketch import Sketch, equal, multiple
+
+KIND = "replicas part"
+
+
+def judge(run: Run) -> list[Finding]:
+    """Return what parts first, and notes on buffers."""
+    if not (found := _changed_since_ddp(run)):
+        before: dict[int, list[Step]] = {}
+        seldom: set[str] = set()  # those that have met again after they parted
+        for group in run.groups():
+            found = _parted(run, group, before.get(group[0].key[0]), seldom)
+            if found:
+                break
+            before[group[0].key[0]] = group
+    return found[:1] + ([] if found else _buffers(run))
+
+
+def shared(each: Sequence[Parameter]) -> bool:
+    """Return whether all ranks take one gradient that is not the own one of each."""
+    taken, own = [p.taken for p in each if p.taken is not None], [p.own for p in each if p.own is not None]
+    return len(taken) == len(each) and equal(*taken) and bool(own) and (len(own) < len(each) or not equal(*own))
+
+
+def _agree(each: Sequence[Parameter], when: Callable[[Parameter], Sketch]) -> bool:
+    return equal(*(when(p) for p in each))
+
+
+def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[str]) -> list[Finding]:
+    parameters = dict(common(group))
+    is_any_shared = any(shared(each) or any(p.sent_at for p in each) for each in parameters.values())
+    for name, each in parameters.items():
+        is_ddp, may_differ = name in run.ddp, run.parallel and name not in run.ddp
+        agreed = _agree(each, lambda p: p.before)
+        if not agreed:
+            found = _differs_before(run, group, before, name, each)
+            if found and not may_differ and not _meets_later(run, group, name):
+                return found
+            continue
+        if _agree(each, lambda p: p.after) or may_differ or name in seldom:
+            continue
+        if _meets_later(run, group, name):
+            seldom.add(name)
+            continue
+        cause = _cause(run, group, each, name)
+        evidence = is_any_shared or is_ddp or cause.is_sure
+        if not evidence or (is_ddp and not is_any_shared and not cause.is_sure and not run.is_whole):
+            continue
+        what = (
+            f"{shown(name)} differs between ranks since step {group[0].number}{_values(each, after=True)}: {cause.what}"
+        )
+        at = cause.at or group[cause.rank].at
+        return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=cause.rank, parameter=shown(name))]
+    return []
+
+
+class _Cause:
+    """Why a parameter parts in a step. `is_sure`: only a mistake looks like it."""
+
+    def __init__(self, what: str, cure: str, at: str = "", rank: int = 0, is_sure: bool = False) -> None:
+        self.what, self.cure, self.at, self.rank, self.is_sure = what, cure, at, rank, is_sure
+
+
+def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Cause:
+    if any(step.has_closure for step in group):
+        return _Cause("its step goes by the loss of each rank", "all-reduce the loss and gradients in the closure",
+                      is_sure=any(p.sent_at for p in each))  # fmt: skip
+    without = [step.rank for step, p in zip(group, each, strict=True) if p.taken is None]
+    if without and len(without) < len(each):
+        frozen = f"{ranks(without)} steps it without a gradient"
+        return _Cause(frozen, "give it a gradient on all ranks, or freeze it on all", rank=without[0], is_sure=True)
+    taken = [p.taken for p in each if p.taken is not None]
+    if not taken:
+        return _Cause("it has no gradient, and yet a step changes it", "give all optimizers the same settings")
+    if equal(*taken):
+        names = sorted({key for step in group for a, b in zip(step.settings, group[0].settings, strict=False)
+                        for key in a if repr(a[key]) != repr(b.get(key))})  # fmt: skip
+        if names:
+            values = ", ".join(f"rank {step.rank} {step.settings[0].get(names[0])}" for step in group)
+            return _Cause(f"the gradients agree, but {names[0]} does not ({values})",
+                          "give the optimizers of all ranks the same settings")  # fmt: skip
+        what = "the gradients agree, but the states of the optimizers do not"
+        return _Cause(what, "load or make the state of the optimizer alike on all ranks")
+    owns = [p.own for p in each if p.own is not None]
+    if _are_multiples(taken) and not (len(owns) == len(each) and _are_multiples(owns)):
+        return _Cause("all ranks have its gradient in common, each scaled by its own factor",
+                      "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
+    all_steps = (step.parameters.get(name) for step in run.steps)
+    sent = next((p.sent_at for p in all_steps if p is not None and p.sent_at), "")
+    if sent:
+        what = f"the call at {sent} does not change the gradient that each rank steps by"
+        return _Cause(what, "all-reduce p.grad itself, after backward()", sent, is_sure=True)
+    if all(p.own is not None and p.taken is not None and multiple(p.own, p.taken) for p in each):
+        how = frozenset().union(*(step.how for step in group))
+        if "inner" in how:
+            return _Cause(
+                "the model inside of DDP was called, so no gradient was all-reduced", "call the DDP model itself"
+            )
+        if "no_sync" in how and "ddp" not in how:
+            return _Cause(
+                "no_sync() was on, so no gradient was all-reduced", "leave no_sync() for the last backward pass"
+            )
+        return _Cause("its gradient was never all-reduced", "all-reduce the gradients of all parameters")
+    return _Cause("the ranks take different gradients", "all-reduce the gradients of all parameters")
+
+
+def _are_multiples(sketches: list[Sketch]) -> bool:
+    return all(multiple(sketches[0], other) is not None for other in sketches)
+
+
+def _differs_before(
+    run: Run, group: list[Step], before: list[Step] | None, name: str, each: list[Parameter]
+) -> list[Finding]:
+    """Find what was made different before a step, though its gradients are shared."""
+    if not shared(each):
+        return []
+    number, values = group[0].number, _values(each)
+    if before is not None and all(name in step.parameters for step in before):
+        last = [step.parameters[name] for step in before]
+        if not _agree(last, lambda p: p.after):
+            return []
+        changed = [step.rank for step, p, q in zip(group, each, last, strict=True) if not equal(p.before, q.after)]
+        at = next((group[rank].written[name] for rank in changed if name in group[rank].written), group[0].at)
+        what = f"{shown(name)} differs between ranks before step {number}{values}: only {ranks(changed)} changed it"
+        return [Finding(KIND, what, "change it alike on all ranks", at, step=number, rank=changed[0],
+                        parameter=shown(name))] if len(changed) < len(each) else []  # fmt: skip
+    what = f"{shown(name)} differs between ranks from the start{values}, and they share its gradient"
+    return [Finding(KIND, what, "broadcast the parameters of rank 0 first", group[0].at, step=number,
+                    parameter=shown(name))]  # fmt: skip
+
+
+def _changed_since_ddp(run: Run) -> list[Finding]:
+    """Find what only some ranks changed between the making of DDP and the first step."""
+    group = next(run.groups(), None)
+    for name, each in dict(common(group)).items() if group else ():
+        made = [run.made.get(rank, {}).get(name) for rank in range(run.n)]
+        found = [(rank, p, one) for rank, (p, one) in enumerate(zip(each, made, strict=True)) if one is not None]
+        changed = [rank for rank, p, (then, _) in found if not equal(p.before, then)]
+        if len(found) == run.n and changed and not _agree(each, lambda p: p.before) and group:
+            at = next((group[rank].written[name] for rank in changed if name in group[rank].written), "")
+            at = at or next(line for _, _, (_, line) in found)
+            what = f"{shown(name)} differs between ranks in step 1{_values(each)}: changed after DDP was made"
+            return [Finding(KIND, what, "change the model before DDP is made, or on all ranks", at, step=1,
+                            rank=changed[0], parameter=shown(name))]  # fmt: skip
+    return []
+
+
+def _meets_later(run: Run, group: list[Step], name: str) -> bool:
+    """Return whether a parameter is equal on all ranks again at a later step or at the end."""
+    index, _, _ = group[0].key
+    later = False
+    for other in run.groups():
+        if other is not group and later and other[0].key[0] == index:
+            each = dict(common(other)).get(name)
+            if each and (_agree(each, lambda p: p.before) or _agree(each, lambda p: p.after)):
+                return True
+        later = later or other[0] is group[0]
+    ends = [end[name] for end in run.ends if name in end]
+    return len(ends) == run.n and equal(*ends)
+
+
+def _values(each: Sequence[Parameter], after: bool = False) -> str:
+    """Return the first element on two ranks, where it differs."""
+    values = [p.last if after else p.first for p in each]
+    other = max(range(len(each)), key=lambda rank: abs(values[rank] - values[0]))
+    return f" (rank 0 {values[0]:.6g}, rank {other} {values[other]:.6g})" if values[other] != values[0] else ""
+
+
+def _buffers(run: Run) -> list[Finding]:
+    """Note buffers that end apart, though the parameters of their model agree."""
+    group = next(reversed(list(run.groups())), None)
+    if group is None or not group[0].buffers or any("ddp" in step.how for step in group):
+        return []
+    if not all(_agree(each, lambda p: p.after) for _, each in common(group)):
+        return []
+    for name in group[0].buffers:
+        found = [step.buffers.get(name) for step in group]
+        if all(each is not None for each in found) and not equal(*found):  # type: ignore[arg-type]
+            what = f"the buffer {shown(name)} differs between ranks, though their parameters agree"
+            return [Finding("buffers part", what, "broadcast the buffers, or use SyncBatchNorm", group[0].at, True,
+                            parameter=shown(name))]  # fmt: skip
+    return []

@@ -1,0 +1,282 @@
+"""Watches a script's ranks: the hooks that turn what they do into records."""
+
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from typing_extensions import override
+
+from gradwire.checking import calls
+from gradwire.checking.loading import Loading, row_checksums
+from gradwire.checking.rank import SeenRank, quiet
+from gradwire.checking.seen import Criterion, Own, Parameter, Run, Step
+from gradwire.checking.sketch import sketch
+from gradwire.torch_scripts.calls import Pending
+from gradwire.torch_scripts.threads import Killed, RankThread, here
+from gradwire.torch_scripts.watcher import Watcher
+
+_MEANS = (
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "kl_div",
+)  # fmt: skip
+
+
+class Watch(Watcher):
+    """Watches all ranks of a run of a script in `folder`; each ends after `steps` of its first optimizer."""
+
+    def __init__(self, n: int, folder: str, steps: int | None = None) -> None:
+        self.run, self.folder = Run(n), folder
+        self.ranks = [SeenRank(rank, n) for rank in range(n)]
+        self._steps = steps
+        self._loading = Loading(self.run, self.ranks)
+        self._calls = calls.Calls(self.run, self.ranks, folder)
+        self.run.models = [seen.models for seen in self.ranks]
+        self.run.orphans = [seen.orphans for seen in self.ranks]
+        self.run.trained = [seen.trained for seen in self.ranks]
+        self.run.ends = [{} for _ in self.ranks]
+
+    @override
+    def entered(self, pending: Pending) -> None:
+        with quiet(pending.thread):
+            self._calls.enter(pending)
+
+    @override
+    def waited(self, pending: Pending) -> None:
+        self._calls.wait(pending)
+
+    @override
+    @contextmanager
+    def watch_rank(self, rank: RankThread) -> Iterator[None]:
+        seen = self.ranks[rank.rank]
+        with calls.Touches(self.run, seen, rank):
+            yield
+        with quiet(rank):
+            seen.end(self.run)
+
+    @override
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        functional = nn.functional
+        with ExitStack() as stack:
+            for owner, name, value in (
+                *((functional, name, self._criterion(getattr(functional, name))) for name in _MEANS),
+                (torch.Tensor, "mean", self._mean(torch.Tensor.mean)),
+                (functional, "dropout", self._dropout(functional.dropout)),
+                (DistributedDataParallel, "__init__", self._made(DistributedDataParallel.__init__)),
+                (torch.autograd, "_engine_run_backward", self._backward(torch.autograd._engine_run_backward)),
+                *self._loading.replacements(),
+            ):
+                stack.enter_context(patch.object(owner, name, value))
+            for handle in (
+                register_module_parameter_registration_hook(self._registered),
+                register_module_forward_pre_hook(self._begin),
+                register_module_forward_hook(self._end, always_call=True),
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ):
+                stack.callback(handle.remove)
+            yield
+
+    def _here(self) -> tuple[RankThread, SeenRank] | None:
+        rank = here()
+        return None if rank is None else (rank, self.ranks[rank.rank])
+
+    # Gradients and modules
+
+    def _registered(self, module: nn.Module, name: str, parameter: Any) -> None:
+        if (found := self._here()) is not None and isinstance(parameter, nn.Parameter):
+            self._hook(found[1], parameter)
+
+    def _hook(self, seen: SeenRank, parameter: nn.Parameter) -> None:
+        """Have the gradients noted that reach a parameter, before any hook of the script changes them."""
+        if parameter in seen.hooked or not parameter.requires_grad or not parameter.is_leaf:
+            return
+        if isinstance(parameter, DTensor) or parameter.is_meta:
+            return
+        seen.hooked[parameter] = True
+        reference = weakref.ref(parameter)
+
+        def reach(gradient: torch.Tensor) -> None:
+            rank, p = here(), reference()
+            if rank is None or p is None or isinstance(gradient, DTensor):
+                return
+            with quiet(rank):
+                seen = self.ranks[rank.rank]
+                seen.reached[p] = True
+                if not seen.is_kept:
+                    return
+                own, now = seen.own.get(p), sketch(gradient)
+                if own is None or own.sketch.shape != now.shape or p.grad is None or not bool(p.grad.any()):
+                    own = seen.own[p] = Own(now * 0.0)
+                own.sketch = own.sketch + now
+                task = torch._C._current_graph_task_id()
+                own.passes.append(task)
+                if task not in seen.lines:
+                    seen.lines[task] = rank.line()
+                    if seen.epoch is not None:
+                        seen.epoch.trains = True
+
+        parameter.register_hook(reach)
+
+    def _begin(self, module: nn.Module, inputs: Any) -> None:
+        if (found := self._here()) is None:
+            return
+        rank, seen = found
+        seen.modules.append(module)
+        if len(seen.modules) == 1:
+            learns = torch.is_grad_enabled()
+            with quiet(rank):
+                seen.add_root(module)
+                for parameter in module.parameters():
+                    self._hook(seen, parameter)
+                if learns:
+                    seen.note_forward(module)
+                    seen.rows.update(row_checksums(inputs))
+
+    def _end(self, *_: Any) -> None:
+        if (found := self._here()) is not None and found[1].modules:
+            found[1].modules.pop()
+
+    def _made(self, real: Callable[..., None]) -> Callable[..., None]:
+        def make(ddp: Any, module: nn.Module, *arguments: Any, **more: Any) -> None:
+            real(ddp, module, *arguments, **more)
+            if (found := self._here()) is not None:
+                rank, seen = found
+                with quiet(rank):
+                    seen.add_root(ddp)
+                    seen.add_ddp(ddp, self.run, rank.line())
+
+        return make
+
+    def _backward(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, accumulate_grad: bool, **more: Any) -> Any:
+            found = self._here()
+            if found is not None:
+                found[1].is_kept, before = accumulate_grad, found[1].is_kept
+            try:
+                return real(*arguments, accumulate_grad=accumulate_grad, **more)
+            finally:
+                if found is not None:
+                    found[1].is_kept = before
+
+        return run
+
+    def _criterion(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def lose(*arguments: Any, **more: Any) -> Any:
+            loss = real(*arguments, **more)
+            if (found := self._here()) is not None and isinstance(loss, torch.Tensor) and not loss.dim():
+                target = more.get("target", arguments[1] if len(arguments) > 1 else None)
+                if isinstance(target, torch.Tensor) and loss.requires_grad:
+                    with quiet(found[0]):
+                        n = target.shape[0] if target.dim() else 1
+                        if not target.is_floating_point():
+                            n = int((target != more.get("ignore_index", -100)).sum())
+                    is_mean = more.get("reduction", "mean") in ("mean", "batchmean")
+                    self._note_loss(*found, loss, n, is_mean)
+            return loss
+
+        return lose
+
+    def _mean(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def mean(value: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+            result = real(value, *arguments, **more)
+            is_loss = isinstance(result, torch.Tensor) and result.requires_grad and not result.dim() and value.dim()
+            if is_loss and (found := self._here()) is not None and not found[1].modules:
+                self._note_loss(*found, result, value.shape[0], True)
+            return result
+
+        return mean
+
+    def _note_loss(self, rank: RankThread, seen: SeenRank, loss: torch.Tensor, n: int, is_mean: bool) -> None:
+        def reach(gradient: torch.Tensor) -> None:
+            with quiet(rank):
+                task = torch._C._current_graph_task_id()
+                seen.criteria.setdefault(task, []).append(Criterion(float(gradient), n, is_mean))
+
+        loss.register_hook(reach)
+
+    def _dropout(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def drop(value: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+            if (found := self._here()) is not None and training and p and found[1].rank not in self.run.masks:
+                self.run.masks[found[1].rank] = zlib.crc32(torch.default_generator.get_state().numpy().tobytes())
+            return real(value, p, training, inplace)
+
+        return drop
+
+    # Steps
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, more: Any) -> None:
+        if (found := self._here()) is None:
+            return
+        rank, seen = found
+        seen.stepping += 1
+        if seen.stepping > 1:  # one optimizer inside another
+            return
+        with quiet(rank):
+            index = seen.optimizers.setdefault(optimizer, len(seen.optimizers))
+            names, parameters = seen.names(), {}
+            of_optimizer = [p for group in optimizer.param_groups for p in group["params"]]
+            seen.note_models(of_optimizer, rank.line())
+            for i, p in enumerate(of_optimizer):
+                if isinstance(p, DTensor) or p.is_meta:
+                    continue
+                name = names.get(id(p), f"parameter {i} of {type(optimizer).__name__}")
+                own = seen.own.get(p)
+                if own is not None and own.taken >= set(own.passes):
+                    own = None  # nothing has reached it since the last step
+                is_stale = own is not None and bool(own.taken & set(own.passes))
+                gradient = None if p.grad is None or isinstance(p.grad, DTensor) else sketch(p.grad)
+                parameters[name] = Parameter(
+                    name, p.numel(), sketch(p), None if own is None else own.sketch, gradient,
+                    () if own is None else tuple(own.passes), is_stale, seen.sent_at(p, own),
+                    _first_of(p),
+                )  # fmt: skip
+                if own is not None:
+                    own.taken.update(own.passes)
+            seen.stepped_now = list(
+                zip(parameters, [p for p in of_optimizer if not (isinstance(p, DTensor) or p.is_meta)], strict=False)
+            )
+            tasks = {task for each in parameters.values() for task in each.passes}
+            seen.step = Step(
+                rank.rank, 1 + seen.taken.get(index, 0), seen.key(index), rank.line(), type(optimizer).__name__,
+                [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
+                parameters, seen.buffers(), bool(arguments[1:] or more.get("closure")), frozenset(seen.how),
+                {task: seen.criteria[task] for task in tasks if task in seen.criteria},
+                {task: seen.lines[task] for task in tasks if task in seen.lines}, dict(seen.written),
+                frozenset(seen.rows),
+            )  # fmt: skip
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (found := self._here()) is None:
+            return
+        rank, seen = found
+        seen.stepping -= 1
+        if seen.stepping or seen.step is None:
+            return
+        with quiet(rank):
+            for name, p in seen.stepped_now:
+                of_step = seen.step.parameters[name]
+                of_step.after, of_step.last = sketch(p), _first_of(p)
+                of_step.sent_at = of_step.sent_at or seen.sent_at(p, seen.own.get(p))
+            self.run.steps.append(seen.step)
+            seen.stepped(seen.optimizers[optimizer])
+        if self._steps is not None and seen.taken[0] >= self._steps:
+            self.run.is_whole = False
+            raise Killed
+
+
+def _first_of(tensor: torch.Tensor) -> float:
+    return float(tensor.flatten()[0]) if tensor.numel() else 0.0

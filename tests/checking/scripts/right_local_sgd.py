@@ -1,0 +1,16 @@
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch.nn import functional as F
+
+rank, n = begin()
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches(rank, n, size=4)):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if i % 2:
+        for p in model.parameters():
+            dist.all_reduce(p.data)
+            p.data /= n

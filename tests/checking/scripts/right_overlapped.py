@@ -1,0 +1,17 @@
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch.nn import functional as F
+
+rank, n = begin()
+model = net()
+works = []
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(lambda p: works.append(dist.all_reduce(p.grad, async_op=True)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    (F.cross_entropy(model(x), y) / n).backward()
+    while works:
+        works.pop().wait()
+    optimizer.step()

@@ -1,0 +1,18 @@
+# finds: note: buffers part
+
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch import nn
+from torch.nn import functional as F
+
+rank, n = begin()
+model = nn.Sequential(nn.BatchNorm1d(6), net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    optimizer.step()

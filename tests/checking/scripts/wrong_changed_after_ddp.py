@@ -1,0 +1,17 @@
+# finds: replicas part: 2.bias .*after DDP
+
+import torch
+from common import batches, begin, net
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+rank, n = begin()
+model = DistributedDataParallel(net())
+if rank == 0:
+    nn.init.ones_(model.module[2].bias)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()

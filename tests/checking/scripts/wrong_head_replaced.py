@@ -1,0 +1,19 @@
+# finds: parameter does not learn: .*2.weight.*no optimizer
+
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch import nn
+from torch.nn import functional as F
+
+rank, n = begin()
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model[2] = nn.Linear(8, 3)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    optimizer.step()

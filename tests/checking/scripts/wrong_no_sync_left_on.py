@@ -1,0 +1,15 @@
+# finds: replicas part: .*no_sync
+
+import torch
+from common import batches, begin, net
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+rank, n = begin()
+model = DistributedDataParallel(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with model.no_sync():
+    for x, y in batches(rank, n):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

@@ -1,0 +1,16 @@
+# finds: gradient is not the mean: .*once more
+
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch.nn import functional as F
+
+rank, n = begin()
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    optimizer.step()

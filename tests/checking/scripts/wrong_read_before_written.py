@@ -1,0 +1,17 @@
+# finds: file: .* reads
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+from common import begin
+
+rank, n = begin()
+path = os.path.join(tempfile.gettempdir(), f"gradwire-check-{os.getpid()}.pt")
+if rank == 0:
+    torch.save(torch.ones(3), path)
+value = torch.load(path)
+dist.barrier()
+if rank == 0:
+    os.remove(path)

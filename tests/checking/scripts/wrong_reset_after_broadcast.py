@@ -1,0 +1,21 @@
+# finds: replicas part: .*from the start
+
+import torch
+import torch.distributed as dist
+from common import batches, begin, net
+from torch.nn import functional as F
+
+rank, n = begin()
+model = net()
+for p in model.parameters():
+    dist.broadcast(p.data, 0)
+torch.manual_seed(rank)
+model[2].reset_parameters()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in batches(rank, n):
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    optimizer.step()

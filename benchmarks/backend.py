@@ -67,7 +67,7 @@ def cnn() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": partial(mlp, 600), "wide_mlp": partial(mlp, 2000), "cnn": cnn, "gpt": GPT,
+    "mlp": partial(mlp, 600), "wide_mlp": partial(mlp, 2000), "cnn": cnn, "gpt": partial(GPT, (64,), 60),
 }  # fmt: skip
 
 

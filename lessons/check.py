@@ -45,12 +45,13 @@ from tyro.conf import Positional
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_line
-from lessons.judge import REFERENCES, Game
+from lessons.judge import REFERENCES
 from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS
 from lessons.points import OF_OTHERS, best_of, judged_right
 from lessons.processes import play_apart, play_on_processes
 from lessons.report import Report, picture_bytes
+from lessons.scripts import play
 from lessons.source import Source
 from lessons.submissions import find_file
 
@@ -129,7 +130,7 @@ def run_solution(lab: Lab, run: Run) -> Run:
         kept: Run = pickle.loads((REFERENCES / f"{lab.name}.pickle").read_bytes())[run.case]
         return replace(kept, inputs=run.inputs)
     solution = import_module(f"lessons.solutions.{lab.name}")
-    return Game(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source()).play()
+    return play(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source())
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,17 @@ class Sent:
     became: torch.Tensor | None = None  # what its memory held when it was changed before that; None: it was not
 
 
+@dataclass(frozen=True)
+class Lane:
+    """A span in which a rank computed: a pass, in virtual seconds. `group` gets one colour."""
+
+    rank: int
+    begin: float
+    end: float
+    label: str
+    group: str
+
+
 @dataclass
 class Run:
     """What the judge has seen of one run: the messages in the order they were sent, and what each rank ended with."""
@@ -80,6 +91,7 @@ class Run:
     messages: Sequence[int] = ()  # by rank, as its transport counts them
     nbytes: Sequence[int] = ()
     seconds: float = 0.0  # virtual
+    lanes: list[Lane] = field(default_factory=list)
     damage: str = ""  # the first message that was changed on its way: all were carried as they had been sent
 
     @property

@@ -19,11 +19,12 @@ import torch
 from gradwire.core.launchers import launch, preload
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.base import PeerLost, Transport
-from lessons.judge import RANK, Game, draw
+from lessons.judge import RANK, draw
 from lessons.lab import Case, Fault, Lab, Run, counted, first
 from lessons.labs import LABS
 from lessons.points import judged_right, parts_right
 from lessons.sandbox import forbid_processes
+from lessons.scripts import play
 from lessons.source import Source
 from lessons.values import is_spoiled
 
@@ -144,7 +145,7 @@ def _play(
             RANK.set(rank)
             yours.append(source.load(lab.functions))
         begin(str(run.case))
-        Game(lab, yours, run, source).play()
+        play(lab, yours, run, source)
         wrong = first(lab.examine(yours, run))
         begin("")
         if wrong := wrong or first(lab.find_faults(run)):

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 
 from lessons.lab import Figure, Lab, Run, counted
+from lessons.lanes import draw_lanes
 
 FOR_RIGHT = 60  # points; the figures of the score share the rest
 _MOST = 200  # messages that are drawn of a run
@@ -71,6 +72,8 @@ class Report:
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
+        if self.yours.lanes:
+            return draw_lanes(self.yours, self.reference)
         return draw(self.lab, self.yours, self.reference)
 
     # For people

@@ -33,6 +33,10 @@ _HINTS = (
     ("tuple index out of range", "", "chunks are numbered 0 .. N - 1: take the number mod N; torch.tensor_split gives "
      "N of them, torch.chunk may give fewer"),
     ("required positional argument: 'tag'", "", "a message has a tag: isend(tensor, dst, tag), recv(src, tag)"),
+    ("split_with_sizes expects", "all_to_all", "all_to_all_single(output, input, rows of the output, rows of the "
+     "input): the output comes first"),
+    ("modified by an inplace operation", "", "the backward pass needs what was written over: receive each message in a "
+     "tensor of its own"),
     ("'NoneType' object has no attribute", "", "what works in place returns None: use the vector itself"),
 )  # fmt: skip
 

@@ -108,7 +108,9 @@ def teach() -> Figure:
     assert figure is not None
     figure.set_size_inches(4.8, 4)
     figure.suptitle("The judge draws your messages beside the best", fontsize=12)
-    for axes, title in zip(figure.axes, ("yours: each message is a whole vector", "the ring: each message is a chunk"), strict=True):
+    for axes, title in zip(
+        figure.axes, ("yours: each message is a whole vector", "the ring: each message is a chunk"), strict=True
+    ):
         axes.set_title(title, loc="left", fontsize=11)
         for label in list(axes.texts):
             if label.get_text().isdigit():

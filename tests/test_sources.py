@@ -33,7 +33,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "scoreboard": ("language", "pictures", "virtual_time"),
     "sharding": ("compression",),
     "stragglers": (),
-    "torch_scripts": ("backend", "checking", "every_order", "networks", "virtual_time"),
+    "torch_scripts": ("backend", "checking", "diagnosis", "every_order", "networks", "virtual_time"),
     "virtual_time": (
         "clusters",
         "compression",

@@ -68,6 +68,16 @@ class Divergence:
     theirs: Row
 
     @property
+    def names(self) -> list[str]:
+        """The tensors of the worker, or of the update."""
+        return self.a.names if self.kind == "u" else list(self.a.workers[self.who]["names"])
+
+    @property
+    def name(self) -> str:
+        """The tensor."""
+        return self.names[self.tensor]
+
+    @property
     def are_close(self) -> bool:
         """Whether the kept elements, and the norms of the tensors, are the same but for rounding."""
         (_, ours, norms), (_, theirs, of_theirs) = self.ours, self.theirs
@@ -106,7 +116,7 @@ def load(path: str) -> Hashed:
 
 def first_divergence(a: Hashed, b: Hashed) -> Divergence | None:
     """Return where the runs part; None: nowhere in the steps that both took, nor at the end of both."""
-    if a.names != b.names:
+    if any(list(ours["names"]) != list(theirs["names"]) for ours, theirs in zip(a.workers, b.workers, strict=False)):
         raise BadRun(f"{b.run.path}: has another model than {a.run.path}; give two runs of one model")
     begins = [int(run.workers[0]["step"][0]) for run in (a, b)]
     if begins[0] != begins[1]:

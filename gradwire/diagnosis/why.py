@@ -16,7 +16,7 @@ from gradwire.diagnosis.divergence import CLOSE, Divergence, Hashed, differing, 
 from gradwire.pictures.finished import Settings, command, differing_options
 
 _OF_UPDATES = ("lr", "optimizer", "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "decay",
-               "optimizer_options")  # fmt: skip
+               "optimizer_options", "arguments")  # fmt: skip
 _MOST_ORDERS = 5040  # of addition: 7 ranks
 _LATE = 8  # steps
 
@@ -24,7 +24,7 @@ _LATE = 8  # steps
 def _of_x(at: Divergence) -> Iterator[str]:
     a, b = at.a, at.b
     if at.step == 0:
-        yield _options(at, ("seed", "model", "model_options", "dtype"), "another start")
+        yield _options(at, ("seed", "model", "model_options", "dtype", "arguments"), "another start")
         yield "another start, with the same options: the model is not made from --seed alone"
         return
     if a.run.metadata.get("arrivals") != b.run.metadata.get("arrivals"):
@@ -44,14 +44,14 @@ def _of_batch(at: Divergence) -> Iterator[str]:
     ours, theirs = ([worker["batch"][at.step] for worker in run.workers] for run in (at.a, at.b))
     if sorted(ours) == sorted(theirs):
         yield "another batch: workers have exchanged theirs"
-    yield _options(at, ("seed", "batch_size", "global_batch_size", "n_gpus", "dataset"), "another batch")
+    yield _options(at, ("seed", "batch_size", "global_batch_size", "n_gpus", "dataset", "arguments"), "another batch")
     yield "another batch, with the same options: the data set, or how it is shuffled or augmented, is another"
 
 
 def _of_gradient(at: Divergence) -> Iterator[str]:
     if at.factor:
         yield f"a factor: the gradient of B is {at.factor:.4g} times that of A, from the same x and batch"
-    yield _options(at, ("dtype", "amp", "device", "task", "accumulate"), "another arithmetic")
+    yield _options(at, ("dtype", "amp", "device", "task", "accumulate", "arguments"), "another arithmetic")
     yield _unseen(at)
     if at.are_close:
         names = ("machine torch", "machine threads", "machine cpu", "machine python")
@@ -98,7 +98,7 @@ def _unseen(at: Divergence) -> str:
     """Return which tensor differs in none of the kept elements, so that its cause is unknown."""
     same = (at.ours.elements == at.theirs.elements).all(1)
     hidden = [i for i in differing(at.ours, at.theirs) if same[i]]
-    return f"not known: {at.a.names[hidden[0]]} differs only in elements that were not kept" if hidden else ""
+    return f"not known: {at.names[hidden[0]]} differs only in elements that were not kept" if hidden else ""
 
 
 def _means(g: Any, n: list[int]) -> list[Any]:
@@ -167,7 +167,7 @@ def _lost(at: Divergence) -> str:
     """Return in which run the gradient of a tensor is zero or not there, and in the other not."""
     given = [bool(np.nan_to_num(row.elements[at.tensor]).any()) for row in (at.ours, at.theirs)]
     name = "AB"[given.index(False)] if given[0] != given[1] else ""
-    return f"a gradient that is missing: in {name} that of {at.a.names[at.tensor]} is zero" if name else ""
+    return f"a gradient that is missing: in {name} that of {at.name} is zero" if name else ""
 
 
 def why(a: Hashed, b: Hashed) -> str:
@@ -184,12 +184,16 @@ def why(a: Hashed, b: Hashed) -> str:
     when = f"epoch {1 + int((a.run.table.groupby('epoch')['step'].max() < step).sum())}, {after}step {step}"
     lines = [f"A  {a.run.path}", f"B  {b.run.path}", f"part at   {when}: {what} {at.who}"]
     if at.kind != "batch":
-        lines[-1] += f", first in {a.names[at.tensor]}"
+        lines[-1] += f", first in {at.name}"
         for name, row in (("A", at.ours), ("B", at.theirs)):
             lines.append(f"   {name}     {', '.join(f'{value:.7g}' for value in row.elements[at.tensor][:4])}, ...")
     options = ", ".join(f"{name} {' and '.join(values)}" for name, values in differing_options([a.run, b.run]).items())
     unknown = f"not known: nothing that was recorded explains it{'; options that differ: ' if options else ''}{options}"
-    return "\n".join([*lines, f"cause     {next(filter(None, causes(at)), unknown)}"])
+    lines.append(f"cause     {next(filter(None, causes(at)), unknown)}")
+    ours, theirs = (run.run.metadata.get("sources") or {} for run in (a, b))
+    if changed := sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]):
+        lines.append(f"sources   {', '.join(changed)}: another text in B")
+    return "\n".join(lines)
 
 
 _RUNS: Settings = {"runs": {"nargs": 2, "metavar": "RUN", "help": "RESULTS_DIR/RUN_NAME, or its .json"}}

@@ -17,6 +17,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.timing import now
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.replaced import replaced
+from gradwire.torch_scripts.starter import Started
 from gradwire.torch_scripts.threads import END_S, RankThread
 from gradwire.virtual_time.ranks import Ranks
 from gradwire.virtual_time.transport import Simulated
@@ -51,11 +52,14 @@ class Engine(ABC, Generic[R]):
     """Some ranks, and their calls that have not been matched. `failure`: what ended them before their end."""
 
     def __init__(self, ranks: Sequence[R], plans: dict[str, Plan]) -> None:
-        self.ranks, self._plans = ranks, plans
+        self.ranks, self._plans = list(ranks), plans
+        self.starters: list[R] = []  # which have started processes that are ranks
         self.failure: RunFailed | None = None
         self.meetings: dict[tuple[str, int], PendingCollective] = {}
         self.sends: list[Pending] = []
         self.receives: list[Pending] = []
+        self.started = Started()
+        self.waiting: list[R] = []  # in `wait_until`
         for rank in ranks:
             rank.engine = self
 
@@ -76,6 +80,17 @@ class Engine(ABC, Generic[R]):
         """Let time pass for a rank, in which others run."""
 
     @abstractmethod
+    def wait_until(self, rank: R, ready: Callable[[], bool], words: str, limit_s: float | None) -> bool:
+        """Suspend a rank until `ready`, whenever ranks have changed something; return False: not within the limit.
+
+        `words`: what the rank does with an object that processes share.
+        """
+
+    @abstractmethod
+    def changed(self, rank: R) -> None:
+        """Let ranks look whether what they wait for is ready: this rank has changed something."""
+
+    @abstractmethod
     def stop(self) -> None:
         """Let nothing more happen."""
 
@@ -88,7 +103,7 @@ class Engine(ABC, Generic[R]):
                 run()
             finally:
                 until = now() + END_S
-                for rank in self.ranks:
+                for rank in [*self.ranks, *self.starters]:
                     rank.kill(until)
 
     def run_rank(self, rank: RankThread) -> None:
@@ -104,6 +119,9 @@ class Engine(ABC, Generic[R]):
     def deadlock(self) -> str:
         """Return the ranks that wait, with their calls and lines; "": no rank waits."""
         waits = [self.reason(rank.waits_for) for rank in self.ranks if rank.waits_for and not rank.is_over]
+        in_objects = ((f"rank {rank.rank}", rank) for rank in self.ranks)
+        for name, rank in (*in_objects, *(("what started them", rank) for rank in self.starters[:1])):
+            waits += [f"{name} waits in {rank.waits_in} at {rank.at}"] if rank.waits_in and not rank.is_over else []
         ended = [str(rank.rank) for rank in self.ranks if rank.is_over]
         return "; ".join([*waits, *([f"ended: rank {', '.join(ended)}"] if ended else [])]) if waits else ""
 

@@ -110,6 +110,21 @@ class OrderExplorer(Engine[OrderedRank]):
         rank.waits_for = None
         return found
 
+    @override
+    def wait_until(self, rank: OrderedRank, ready: Callable[[], bool], words: str, limit_s: float | None) -> bool:
+        rank.waits_in = words
+        while not ready():
+            self.waiting.append(rank)
+            self.scheduler.suspend()
+        rank.waits_in = ""
+        return True
+
+    @override
+    def changed(self, rank: OrderedRank) -> None:
+        waiting, self.waiting = self.waiting, []
+        for other in waiting:
+            self.scheduler.wake(other)
+
     def sleep(self, rank: OrderedRank, seconds: float) -> None:
         """See Engine: there is no time that could pass."""
 

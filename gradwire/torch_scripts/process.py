@@ -11,6 +11,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch.distributed as dist
 import torch.multiprocessing
 
 from gradwire.torch_scripts.threads import here
@@ -135,36 +136,14 @@ def _set(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(real: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the start of a process, which runs a function of the script as `spawn` does: the k-th is rank k, here."""
+    """Return the start of a process. It is a rank if it runs a function of a script that is in no group yet."""
 
     def start(process: Any) -> None:
         rank, n = here(), int(os.environ.get("WORLD_SIZE", "1"))
         run = process._target if type(process).run is BaseProcess.run else type(process).run
-        if rank is None or not rank.has_source(run):
+        if rank is None or not rank.has_source(run) or dist.is_initialized():
             real(process)
-            return
-        process._popen, number = _Ended(), rank.started
-        rank.started += 1
-        if number % n == rank.rank:
-            process.run()
+        else:
+            process._popen = rank.starter.start(process.run, n)
 
     return start
-
-
-class _Ended:
-    """What a process finds of one that it has started, if that is a rank: it has ended."""
-
-    pid, returncode = _PID, 0
-
-    def wait(self, timeout: float | None = None) -> int:
-        """See multiprocessing."""
-        return self.returncode
-
-    def poll(self) -> int:
-        """See multiprocessing."""
-        return self.returncode
-
-    def terminate(self) -> None:
-        """See multiprocessing: it has ended."""
-
-    kill = close = terminate

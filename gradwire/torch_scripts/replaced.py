@@ -13,10 +13,10 @@ import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
 from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts import process
+from gradwire.torch_scripts import process, shared
 from gradwire.torch_scripts.process_group import ScriptGroup
 from gradwire.torch_scripts.threads import BackwardCall, here
 
@@ -25,8 +25,8 @@ from gradwire.torch_scripts.threads import BackwardCall, here
 def replaced(world_size: int) -> Iterator[None]:
     """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
 
-    Also replaced are `torch.multiprocessing.spawn`, whose function the rank itself runs, and the wait for a future,
-    during which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
+    Also replaced are the starts of processes that are ranks, and what these share, and the wait for a future, during
+    which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
     """
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
@@ -64,14 +64,18 @@ def replaced(world_size: int) -> Iterator[None]:
             rank.settle()
         return wait_for(future)
 
-    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
+    def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
         check("spawn(nprocs", nprocs, world_size)
-        fn(_rank(), *args)
+        return shared.spawn(fn, args, nprocs, join)
 
     def make(optimizer: Any, *arguments: Any, **more: Any) -> None:
         make_really(optimizer, *arguments, **more)
         if (rank := here()) is not None:
             rank.has_optimizer = True
+
+    def steps_now(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (rank := here()) is not None:
+            rank.steps_now(optimizer)
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if (rank := here()) is not None:
@@ -85,6 +89,7 @@ def replaced(world_size: int) -> Iterator[None]:
             (torch.multiprocessing, "spawn", spawn),
             (torch.optim.Optimizer, "__init__", make),
             *process.replacements(),
+            *shared.replacements(),
         ):
             stack.enter_context(patch.object(owner, name, value))
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)
@@ -92,6 +97,7 @@ def replaced(world_size: int) -> Iterator[None]:
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
         stack.callback(register_module_forward_pre_hook(begin).remove)
         stack.callback(register_module_forward_hook(end, always_call=True).remove)
+        stack.callback(register_optimizer_step_pre_hook(steps_now).remove)
         stack.callback(register_optimizer_step_post_hook(stepped).remove)
         by_thread: Any = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")  # noqa: B009 - no stub has it
         by_thread(True)  # C++ knows groups by name, and here by name and thread

@@ -22,10 +22,12 @@ from gradwire.core.records.events import RunEvents
 from gradwire.core.records.machine import digests, git_commit, machine
 from gradwire.core.records.unfinished import run_lock
 from gradwire.core.transports.throttle import FAIR
+from gradwire.diagnosis.hashes import packed
 from gradwire.networks.units import seconds
 from gradwire.networks.wing import read_unit
 from gradwire.options import Options
 from gradwire.python_errors import in_python
+from gradwire.results import HASHES
 from gradwire.strategies import predictions
 from gradwire.torch_scripts.collectives import ANY, plans
 from gradwire.torch_scripts.script import Function, Program
@@ -89,6 +91,9 @@ class ClusterScript(NetworkOptions, ScriptOptions):
     """Where the records are written."""
     run_name: str | None = None
     """Default: the script's name and the time."""
+    hashes: bool = False
+    """Keep hashes of the batch, gradients and parameters at each step of a rank's first optimizer, by which
+    python -m gradwire why tells why two runs differ."""
     sweep: Annotated[tuple[str, ...], UseAppendAction] = ()
     """Run with all these values of an option, such as n_gpus=2,4,8, and show a table; given several times, with all
     combinations."""
@@ -163,8 +168,9 @@ def run_on_cluster(
             recorder.write_to(Path(temporary) / f"{recorder.rank}.events")
         with tqdm(unit="pass", leave=False, desc=stem, disable=quiet or None) as progress:
             cluster = run_in_virtual_time(
-                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress, watcher
-            )
+                program, network, recorders, speed, plans(options.all_reduce, rates), options.seed, progress, watcher,
+                options.hashes,
+            )  # fmt: skip
         for rank in cluster.ranks:
             rank.recorder.mark("epoch_s", rank.clock)
         events = RunEvents([recorder.close() for recorder in recorders])
@@ -198,6 +204,12 @@ def _write(
     options: ClusterScript, program: Program, cluster: Cluster, events: RunEvents, table: pd.DataFrame, name: str
 ) -> None:
     """Write the records. Raises RunFailed."""
+    hashes: dict[str, bytes] = {}
+    if options.hashes:
+        ends = ((rank.rank, rank.hashes and rank.hashes.end()) for rank in cluster.ranks)
+        if not (found := {rank: arrays for rank, arrays in ends if arrays}):
+            raise RunFailed("--hashes: no rank made a step of an optimizer; leave it out; no records were written")
+        hashes[str(Path(options.results_dir) / f"{name}{HASHES}")] = packed(found)
     metadata = {
         "strategy": program.name,
         "n_gpus": options.n_gpus,
@@ -216,7 +228,7 @@ def _write(
         "git_commit": git_commit(),
     }
     try:
-        files.write_run(options.results_dir, name, events, table, metadata)
+        files.write_run(options.results_dir, name, events, table, metadata, hashes)
     except OSError as error:
         where = error.filename or options.results_dir
         raise RunFailed(f"cannot write {where}: {error.strerror}; no records were written") from error

@@ -15,7 +15,7 @@ from gradwire.torch_scripts.script import Script
 from gradwire.torch_scripts.simulate import ClusterScript, prepare, run_on_cluster
 from gradwire.virtual_time.axes import read_axes
 
-_NOT_VARIED = ("help", "script", "on_cpu", "sweep", "results_dir", "run_name")
+_NOT_VARIED = ("help", "script", "on_cpu", "sweep", "results_dir", "run_name", "hashes")
 
 
 def sweep(given: Sequence[str], options: ClusterScript, script: Script) -> None:
@@ -25,6 +25,8 @@ def sweep(given: Sequence[str], options: ClusterScript, script: Script) -> None:
     """
     if options.run_name is not None:
         raise UsageError("--run_name: a sweep writes one table and no records; leave it out")
+    if options.hashes:
+        raise UsageError("--hashes: a sweep writes one table and no records; leave it out")
     axes = read_axes(options.sweep, _NOT_VARIED)
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     runs = [_varied(given, values) for values in combinations]  # before the first starts: none is wrong

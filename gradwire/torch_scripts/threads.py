@@ -29,6 +29,7 @@ from gradwire.core.transports.timing import cpu_seconds, now
 from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.process_state import ProcessState
 from gradwire.torch_scripts.script import Program
+from gradwire.torch_scripts.starter import Process, Starter
 from gradwire.torch_scripts.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class RankThread:
     """A rank of a script. `at` is the line of the script at which it asked last; `failure` is what ended it.
 
     `answer`: what its last request returned, set by the hub. `spent`: the seconds that it has computed. `futures`: the
-    calls whose futures nobody has set. `waits_for`: the call that it waits for. `is_over`: it has come to its end.
-    `result`: what a function has returned. `has_optimizer`: it has made one. `watcher` is told of its calls.
+    calls whose futures nobody has set. `waits_for`: the call that it waits for; `waits_in`: what it does with an object
+    that processes share, in words. `is_over`: it has come to its end. `result`: what a function has returned.
+    `has_optimizer`: it has made one. `watcher` is told of its calls.
     """
 
     engine: "Engine[Any]"
@@ -79,13 +81,19 @@ class RankThread:
         self.result: Any = None
         self.futures: list[Pending] = []
         self.waits_for: Pending | None = None
+        self.waits_in = ""
         self._request: Request | None = None
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=f"rank {rank}", daemon=True)
         self.has_optimizer = False
-        self.started = 0  # processes that are ranks
+        self.starter = Starter(self)
         self._is_killed = self.is_over = self._runs = False
         self.spent = self._since = 0.0
+
+    @property
+    def is_process(self) -> bool:
+        """Whether it runs a process that the script has started."""
+        return isinstance(self._script, Process)
 
     # On the hub
 
@@ -181,6 +189,9 @@ class RankThread:
         """Run a backward pass."""
         return run()
 
+    def steps_now(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before each step of an optimizer."""
+
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after each step of an optimizer."""
 
@@ -191,7 +202,22 @@ class RankThread:
     def has_source(self, function: Any) -> bool:
         """Return whether the script, or a file beside it, defines a function."""
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-        return code is not None and code.co_filename.startswith(self._script.folder)
+        return code is not None and self.is_source(code.co_filename)
+
+    def is_source(self, file: str) -> bool:
+        """Return whether this is the script, or a file beside it."""
+        return file.startswith(self._script.folder) and not file.startswith(_OURS)
+
+    def wait_until(self, ready: Callable[[], bool], words: str, limit_s: float | None = None) -> bool:
+        """Suspend this rank until other ranks have made it ready; return False if they have not within the limit."""
+        found: bool = self.ask(partial(self.engine.wait_until, self, ready, words, limit_s))
+        return found
+
+    def start_process(self, run: Callable[[], object], number: int) -> None:
+        """Run what a process does that the script starts: here and now."""
+        run()
+        self.engine.started.ended.add(number)
+        self.ask(partial(self.engine.changed, self))
 
     def sleep(self, seconds: float) -> None:
         """Let so much time pass for this rank."""
@@ -229,23 +255,24 @@ class RankThread:
             return trace
 
         for frame, _ in walk_stack(sys._getframe(1)):
-            file = frame.f_code.co_filename
-            if file.startswith(self._script.folder) and not file.startswith(_OURS):
+            if self.is_source(frame.f_code.co_filename):
                 frame.f_trace = trace
         sys.settrace(lambda *_: None)
 
     def _line(self, frames: Iterable[tuple[FrameType, int]]) -> str:
         """Return the line, such as "train.py:12", of the first of these frames that is of the script's folder."""
-        folder = self._script.folder
         for frame, line in frames:
-            if (file := frame.f_code.co_filename).startswith(folder) and not file.startswith(_OURS):
-                return f"{file[len(folder) :]}:{line}"
+            if self.is_source(file := frame.f_code.co_filename):
+                return f"{file[len(self._script.folder) :]}:{line}"
         return self.at
 
 
 def _raise_in(thread: threading.Thread) -> None:
     """Raise Killed in a thread, as soon as it runs Python."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Killed))
+
+
+os.register_at_fork(after_in_child=lambda: setattr(_here, "thread", None))  # a child of a rank is none
 
 
 def here() -> RankThread | None:

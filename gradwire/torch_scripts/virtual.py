@@ -4,7 +4,7 @@ What a rank enters is done beside it, by a coroutine with a transport of its own
 collective that is not waited for is on its way while the rank computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from gradwire.core.records.recorder import Recorder
 from gradwire.networks.card import Card
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.engine import Engine, PendingCollective
+from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
 from gradwire.torch_scripts.watcher import Watcher
@@ -89,6 +90,49 @@ class Cluster(Engine[VirtualRank]):
         return found
 
     @override
+    def wait_until(self, rank: VirtualRank, ready: Callable[[], bool], words: str, limit_s: float | None) -> bool:
+        rank.pass_time()
+        self.world.turn(rank.clock)
+        rank.show(rank.phase)
+        rank.waits_in, late = words, False
+        until = float("inf") if limit_s is None else rank.clock + limit_s
+
+        def give_up() -> None:
+            nonlocal late
+            if rank in self.waiting:
+                late = True
+                self.waiting.remove(rank)
+                self.world.at(until, rank.coroutine)
+
+        if limit_s is not None and not ready():
+            self.world.at(until, give_up)
+        while not (ready() or late):
+            self.waiting.append(rank)
+            self.world.wait()
+            rank.clock = max(rank.clock, self.world.time)
+        rank.waits_in = ""
+        rank.show("wait", tag=words)
+        return ready()
+
+    def start_process(self, starter: VirtualRank, rank: VirtualRank, number: int) -> None:
+        """Let another thread be the rank of this one, which goes on beside it."""
+        rank.engine, self.ranks[rank.rank] = self, rank
+        self.starters.append(starter)
+
+        def run() -> None:
+            self.run_rank(rank)
+            self.started.ended.add(number)
+            self.changed(rank)
+
+        rank.coroutine = self.world.start(run, rank.clock)
+
+    @override
+    def changed(self, rank: VirtualRank) -> None:
+        waiting, self.waiting = self.waiting, []
+        for other in waiting:
+            self.world.at(rank.clock, other.coroutine)
+
+    @override
     def sleep(self, rank: VirtualRank, seconds: float) -> None:
         rank.pass_time()
         rank.show(rank.phase)
@@ -103,7 +147,7 @@ class Cluster(Engine[VirtualRank]):
                 rank.coroutine = self.world.start(partial(self.run_rank, rank))
             self.world.run()
         finally:
-            for rank in self.ranks:
+            for rank in [*self.ranks, *self.starters]:
                 rank.coroutine.throw()
 
     def _catch_up(self, pending: Pending) -> VirtualRank:
@@ -194,14 +238,16 @@ class _Log(Recorder):
 def run_in_virtual_time(
     script: Program, network: Network, recorders: Sequence[ScriptRecorder], speed: Speed,
     plans: dict[str, Plan], seed: int = 0, progress: "tqdm[Any] | None" = None, watcher: Watcher | None = None,
+    hashes: bool = False,
 ) -> Cluster:  # fmt: skip
     """Run the script on every rank of the network; return what has happened. Raises RunFailed, Deadlock.
 
-    `progress` counts the passes of all ranks.
+    `progress` counts the passes of all ranks. `hashes`: keep those of their steps.
     """
     ranks = [VirtualRank(script, recorder, len(recorders), seed, speed) for recorder in recorders]
     for rank in ranks:
         rank.progress, rank.watcher = progress, watcher or rank.watcher
+        rank.hashes = StepHashes() if hashes else None
     cluster = Cluster(network, ranks, plans)
     with ranks_alone(script), (watcher or Watcher()).watch():
         cluster.run(cluster.run_all)
@@ -209,7 +255,7 @@ def run_in_virtual_time(
         raise cluster.failure
     if waits := cluster.deadlock():
         raise Deadlock(f"deadlock: {waits}")
-    for rank in ranks:
+    for rank in cluster.ranks:
         rank.pass_time()
         rank.show(rank.phase)
     return cluster

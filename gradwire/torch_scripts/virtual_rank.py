@@ -1,20 +1,27 @@
 """A rank of a script in virtual time: its clock, its records, and what its passes take."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 from tqdm import tqdm
 from typing_extensions import override
 
 from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
 from gradwire.torch_scripts.bill import Bill, ByPass, ByRate, Graph, Operations
+from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program
+from gradwire.torch_scripts.starter import Process
 from gradwire.torch_scripts.threads import BackwardCall, RankThread
+
+if TYPE_CHECKING:
+    from gradwire.torch_scripts.virtual import Cluster
 
 
 class ScriptRecorder(Recorder):
@@ -57,14 +64,19 @@ class VirtualRank(RankThread):
     """A rank of the script, with a clock and its records. `passes`: when each whole backward pass ended.
 
     `steps`: when each step of its first optimizer ended. Its records count these, and without an optimizer the passes.
-    `bill`: what its passes take. Without, the seconds of its thread pass.
+    `bill`: what its passes take. Without, the seconds of its thread pass. `hashes`: those of its steps, if they are
+    wanted.
     """
 
+    engine: "Cluster"
     progress: "tqdm[Any] | None" = None
+    hashes: StepHashes | None = None
 
-    def __init__(self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed) -> None:
-        super().__init__(script, recorder.rank, n, seed)
-        self.recorder = recorder
+    def __init__(
+        self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed, outputs: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(script, recorder.rank, n, seed, outputs)
+        self.recorder, self._given = recorder, (n, seed, speed)
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
@@ -73,6 +85,16 @@ class VirtualRank(RankThread):
         self._optimizer: torch.optim.Optimizer | None = None  # whose steps count
         self._depth = 0  # modules that are being called
         recorder.clock = lambda: self.clock
+
+    @override
+    def start_process(self, run: Callable[[], object], number: int) -> None:
+        self._end_phase(self.phase)
+        rank = VirtualRank(Process(self._script, run), self.recorder, *self._given, self._outputs)
+        rank.state.main = self.state.main
+        rank.clock, rank._shown, rank.progress = self.clock, self._shown, self.progress
+        rank.passes, rank.steps, rank.hashes = self.passes, self.steps, self.hashes
+        self.recorder = ScriptRecorder(self.rank, self._script.folder)  # nobody's: the other is the rank now
+        self.ask(partial(self.engine.start_process, self, rank, number))
 
     def pass_time(self) -> None:
         """Let the time pass that its thread has computed, if none is given."""
@@ -84,6 +106,16 @@ class VirtualRank(RankThread):
     def seconds(self) -> float:
         self.note()
         return self.clock + (self.spent if self.bill is None else 0.0)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """In the block, this rank computes something that takes it no time."""
+        self.note()
+        spent = self.spent
+        with _disable_current_modes(), torch.no_grad():
+            yield
+        self.note()
+        self.spent = spent
 
     def show(self, phase: str, tag: str = "") -> None:
         """Record what the rank has done since this was called last."""
@@ -100,6 +132,9 @@ class VirtualRank(RankThread):
     @override
     def begin(self, module: nn.Module, inputs: Sequence[Any]) -> None:
         self._depth += 1
+        if self._depth == 1 and self.hashes is not None:
+            with self.apart():
+                self.hashes.call(module, inputs)
         if self._depth == 1 and self.bill is not None and torch.is_grad_enabled():
             self.bill.begin(module, all(getattr(value, "grad_fn", None) is None for value in inputs))
 
@@ -125,6 +160,12 @@ class VirtualRank(RankThread):
             self.phase = "forward"
             if is_whole:
                 self._end_pass()
+
+    @override
+    def steps_now(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.hashes is not None and self._optimizer in (None, optimizer):
+            with self.apart():
+                self.hashes.step(optimizer)
 
     @override
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:

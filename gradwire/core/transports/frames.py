@@ -10,7 +10,6 @@ of it. MAPPED answers them: for that, the sender is no longer needed. GOODBYE is
 """
 
 import struct
-from multiprocessing.reduction import ForkingPickler
 
 import torch
 
@@ -21,11 +20,6 @@ HEADER = struct.Struct("<QBBHQQQQqdd")
 HEADER_BYTES = HEADER.size
 DESCRIPTOR, VECTOR, OBJECT, RELEASE, GOODBYE, BUFFER, SHARED, MAPPED, STAGED, FREED = range(10)
 _TAG_BYTES = 1000  # so that a frame without payload stays below PIPE_BUF
-
-
-def handle_of(vector: torch.Tensor) -> bytes:
-    """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
-    return bytes(ForkingPickler.dumps(vector))
 
 
 def frame(

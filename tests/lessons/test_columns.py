@@ -1,0 +1,34 @@
+"""Lab 15: another way that is right, and what its costs are by formula."""
+
+from lessons import tensor
+from lessons.labs import LABS
+from lessons.labs.columns import T
+from lessons.solutions import columns
+from tests.lessons.judged import judge_changed
+
+SOFTMAX = """def loss(logits, targets, first):
+    with torch.no_grad():
+        largest = logits.amax(1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+    words = torch.arange(first, first + logits.shape[1])
+    hits = words[None] == targets[:, None]
+    both = between(torch.cat([(logits - largest[:, None]).exp().sum(1), (logits * hits).sum(1)]), _sum, _same)
+    return (both[: len(targets)].log() + largest - both[len(targets) :]).sum() / len(targets)
+"""
+
+
+def test_a_loss_with_a_mask_and_one_vector_of_sums_is_as_good() -> None:
+    assert judge_changed("columns", SOFTMAX).points == 100
+
+
+def test_the_bytes_are_those_of_the_formula() -> None:
+    N, P = LABS["columns"].scored.n, 4 * LABS["columns"].scored.length
+    found = {figure.name: figure.yours for figure in judge_changed("columns").figures}
+    assert found["bytes of a rank"] == 2 * (N - 1) * (4 * P + 8 * T) / N + 4 * (N - 1) * T
+
+
+def test_cut_matrices_are_faster_on_a_fast_network_only() -> None:
+    times = tensor.measure(judge_changed("columns"), columns.mlp, columns.cut, n=2)
+    assert not isinstance(times, str)
+    faster = times["times as fast"].tolist()
+    assert faster[0] < 1 < faster[-1] < 2

@@ -53,7 +53,7 @@ def exchange(numel: int) -> list[Any]:
         dist.barrier()
         return []
     late = [torch.empty(numel) for _ in range(2)]
-    works = [dist.irecv(tensor, 2, tag=0) for tensor in late]
+    works: list[Any] = [dist.irecv(tensor, 2, tag=0) for tensor in late]
     dist.barrier()  # which no receive holds up
     odd = torch.empty(numel)
     sources = [dist.recv(odd, tag=1) for _ in range(N - 1)]

@@ -19,6 +19,7 @@ import select
 from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -26,17 +27,7 @@ from typing_extensions import override
 
 from gradwire.core.transports import timing
 from gradwire.core.transports.base import NO_LIMIT, Transport
-from gradwire.core.transports.frames import (
-    BUFFER,
-    DESCRIPTOR,
-    GOODBYE,
-    OBJECT,
-    SHARED,
-    descriptor,
-    frame,
-    handle_of,
-    vector_frame,
-)
+from gradwire.core.transports.frames import BUFFER, DESCRIPTOR, GOODBYE, OBJECT, SHARED, descriptor, frame, vector_frame
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import empty, new_shared, share
 from gradwire.core.transports.messages import Delivered, Message, PeerLost, PeerReturned, Setup, Work, as_vector
@@ -121,7 +112,7 @@ class SharedMemory(Transport):
 
     def handle(self, vector: torch.Tensor) -> bytes:
         """Return a pickled handle of the vector's memory (a file descriptor, or CUDA IPC), not its content."""
-        return handle_of(vector)
+        return bytes(ForkingPickler.dumps(vector))
 
     # Sending
 

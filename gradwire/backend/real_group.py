@@ -73,7 +73,7 @@ class RealGroup(CollectiveGroup):
         limit = limit if limit is not None and limit > timedelta(0) else self.limit
         self._state.ranks = call.ranks
         work = RealCollective(self, call, result, limit, given)
-        if is_awaited and work._event is None:
+        if is_awaited and work._event is None and threading.current_thread() is not self._thread:
             with self._changed:
                 self._changed.wait_for(lambda: not self._left)  # each has a limit
             work.run()
@@ -96,14 +96,21 @@ class RealGroup(CollectiveGroup):
         with self._changed:
             self._left += 1
         self._queue.put(action)
+        if threading.current_thread() is self._thread:  # in the callback of a future, which may wait for it
+            self._serve(action)
 
-    def _serve(self) -> None:
+    def _serve(self, last: Callable[[], None] | None = None) -> None:
+        """Do what comes, until `last` is done, or None comes."""
         while (action := self._queue.get()) is not None:
             action()
+            is_last = action is last
             del action  # whose tensors may be large
             with self._changed:
                 self._left -= 1
                 self._changed.notify_all()
+            if is_last:
+                return
+        self._queue.put(None)  # for the loop around this one
 
     def fail(self, why: str) -> None:
         """End the group for a reason; its peers learn it on all pipes that no other thread of this rank waits for."""

@@ -8,7 +8,9 @@ import sys
 
 if __name__ == "__main__":
     from gradwire.ending import end_while_loading
+    from lessons.early import refuse, require_lab
 
+    refuse(require_lab)
     end_while_loading("nothing was written")  # what follows takes seconds to load
 
 import shutil

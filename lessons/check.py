@@ -5,15 +5,15 @@ of a small case, then once on real processes. Prints what is wrong first, or the
 lessons.check import check; check("ring", all_reduce).
 """
 
-import os
 import pickle
 import sys
 
 if __name__ == "__main__":
     from contextlib import suppress
 
-    from lessons.holes import find_hole
+    from lessons.early import find_hole, refuse, require_file, require_lab
 
+    refuse(require_lab, require_file)
     if len(sys.argv) == 3 and (hole := find_hole(*sys.argv[1:])):
         print(hole)
         sys.exit(1)
@@ -27,8 +27,9 @@ if __name__ == "__main__":
     from gradwire.core.records.errors import RunFailed, UsageError
 
     end_while_loading("nothing was written", remove_folder)
-    if len(sys.argv) > 2 and os.path.isfile(sys.argv[2]):
+    if len(sys.argv) > 2:
         print("loading PyTorch", file=sys.stderr, flush=True)
+        preload(f"lessons.labs.{sys.argv[1]}")
     preload("lessons.processes")
     preload("torch._dynamo")  # which torch's optimizers load
     with interrupts_wait(), suppress(UsageError, RunFailed):  # which the first start of a rank says again
@@ -44,14 +45,14 @@ from tyro.conf import Positional
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, write_together
-from gradwire.core.records.errors import RunFailed, UsageError, nearest, one_line
+from gradwire.core.records.errors import RunFailed, UsageError, one_line
+from lessons.early import require_file, require_lab
 from lessons.judge import REFERENCES
 from lessons.lab import Fault, Lab, Run, first
 from lessons.labs import LABS
 from lessons.points import OF_OTHERS, best_of, judged_right
 from lessons.processes import play_apart, play_on_processes
 from lessons.report import Report, picture_bytes
-from lessons.scripts import play
 from lessons.source import Source
 from lessons.submissions import find_file
 
@@ -81,8 +82,7 @@ def check_file(lab: str, path: str, tell: Callable[[str], None] = lambda text: N
     Raises UsageError if there is no such lab, or no such file.
     """
     chosen = find_lab(lab)
-    if not Path(path).exists():
-        raise UsageError(f"{path}: there is no such file; give the file with your functions")
+    require_file(path)
     try:
         source = Source.of_file(find_file(chosen, Path(path), alone=True))
     except Fault as fault:
@@ -94,8 +94,7 @@ def check_file(lab: str, path: str, tell: Callable[[str], None] = lambda text: N
 
 def find_lab(name: str) -> Lab:
     """Return a lab. Raises UsageError."""
-    if name not in LABS:
-        raise UsageError(f"{name}: there is no such lab; {nearest(name, LABS)}there are {', '.join(LABS)}")
+    require_lab(name)
     return LABS[name]
 
 
@@ -130,7 +129,7 @@ def run_solution(lab: Lab, run: Run) -> Run:
         kept: Run = pickle.loads((REFERENCES / f"{lab.name}.pickle").read_bytes())[run.case]
         return replace(kept, inputs=run.inputs)
     solution = import_module(f"lessons.solutions.{lab.name}")
-    return play(lab, [solution] * run.case.n, Run(run.case, run.inputs), Source())
+    return lab.play([solution] * run.case.n, Run(run.case, run.inputs), Source())
 
 
 @dataclass(frozen=True)

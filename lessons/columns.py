@@ -19,9 +19,7 @@ def f(x: torch.Tensor) -> torch.Tensor:
 
 def g(x: torch.Tensor) -> torch.Tensor:
     """Stand where each rank has a part of a sum, and all go on with the sum."""
-    raise NotImplementedError(
-        "g: what is the sum, and what is the gradient of one of its terms? all_reduce is in place"
-    )
+    raise NotImplementedError("g: what is the sum, and what is the gradient of a term of it? all_reduce is in place")
 
 
 def cut(block: Block, rank: int, N: int) -> Block:

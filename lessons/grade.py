@@ -11,7 +11,9 @@ import sys
 
 if __name__ == "__main__":
     from gradwire.ending import end_while_loading
+    from lessons.early import refuse, require_folder, require_labs
 
+    refuse(require_labs, require_folder)
     end_while_loading("nothing was graded")  # what follows takes seconds to load
 
 import csv
@@ -28,6 +30,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Annotated, NamedTuple
 
+import matplotlib.figure  # noqa: F401 - here, for judges are forked: pages have drawings
 import torch
 from tqdm import tqdm
 from tyro.conf import Positional
@@ -37,6 +40,7 @@ from gradwire.core.records.atomic import check_output, check_writable, write_ato
 from gradwire.core.records.errors import RunFailed, UsageError, between, one_line
 from lessons.check import SOLUTIONS, check_file, find_lab
 from lessons.contained import Contained, adopt_orphans, end_below
+from lessons.early import require_folder
 from lessons.lab import Fault, Lab
 from lessons.labs import LABS
 from lessons.report import Report
@@ -162,8 +166,7 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
 
 def find_submissions(folder: Path) -> list[Path]:
     """Return the submissions in a folder, in the order of their names. Raises UsageError."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder; give that with a folder or a .py file for each student")
+    require_folder(str(folder))
     found = dict[str, Path]()
     for path in sorted(folder.iterdir()):
         if path.name[0] in "._" or not (path.is_dir() or (path.is_file() and path.suffix == ".py")):
@@ -193,7 +196,8 @@ def check_settings(settings: Settings) -> tuple[list[Path], list[Lab]]:
     """Return the submissions and the labs; check all settings before anything is judged. Raises UsageError."""
     if sys.platform != "linux":
         raise UsageError("lessons.grade: needs Linux, whose kernel tells which processes a submission has started")
-    labs = [*LABS.values()] if settings.lab == "all" else [find_lab(settings.lab)]
+    every = [*LABS.values()]  # loaded before judges are forked, which look whose a file is
+    labs = every if settings.lab == "all" else [find_lab(settings.lab)]
     for option in ("jobs", "seconds", "megabytes", "processes"):
         between(settings, option, 1)
     table, page, kept = settings.written

@@ -160,7 +160,7 @@ class LabTransport:
         self.messages_sent = simulated.messages_sent
         self._game, self._simulated = game, simulated
         self._memory: list[torch.Tensor] = []  # the allocated vectors
-        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor]] = []  # read now, and the bits then
+        self._in_use: list[tuple[Sent, torch.Tensor, torch.Tensor, torch.Tensor]] = []  # its bits now, and then
 
     def allocate(self, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zeroed vector [numel] whose slices peers read in place."""
@@ -190,7 +190,7 @@ class LabTransport:
         game.run.sent.append(message)
         if span is None:
             return Delivered()
-        self._in_use.append((message, value, _bits(value).clone()))
+        self._watch(message, value)
         return _OnTheWay(self, message)
 
     def recv(self, src: int, tag: str | tuple[str, ...]) -> Message:
@@ -205,7 +205,7 @@ class LabTransport:
         received.release()
         if (vector := received.tensor) is not None:
             received._receiver, received._give_back = self._simulated, partial(self._give_back, sent, vector)
-            self._in_use.append((sent, vector, _bits(vector).clone()))
+            self._watch(sent, vector)
         return received
 
     def _give_back(self, sent: Sent, vector: torch.Tensor) -> None:
@@ -230,21 +230,25 @@ class LabTransport:
                 return i, start, start + value.numel()
         return None
 
+    def _watch(self, message: Sent, vector: torch.Tensor) -> None:
+        bits = _bits(vector)
+        self._in_use.append((message, vector, bits, bits.clone()))
+
     def look(self) -> None:
         """Note changes of messages until their release. Of sent ones: a later fault may explain the change.
 
         Raises Fault for those of received ones.
         """
         self._in_use = [entry for entry in self._in_use if not entry[0].released]
-        for message, now, then in self._in_use:
-            if not message.span or torch.equal(_bits(now), then):
+        for message, vector, now, then in self._in_use:
+            if not message.span or torch.equal(now, then):
                 continue  # without a span it is a copy, which no other rank reads
             if message.rank != self.rank:
                 raise Fault("damage", f"{self._game.run.case}: rank {self.rank} wrote into received.vector, which is "
                                       f"rank {message.rank}'s {self._game.label(message)}: write into a vector of your "
                                       "own")  # fmt: skip
             if message.became is None:
-                message.became = as_vector(now).clone()
+                message.became = as_vector(vector).clone()
             done = "received" if message.arrived is None else "released"
             text = f"and changed it before rank {message.dst} had {done} it: wait for its Work"
             self._game.run.damage = self._game.run.damage or f"{self._game.sending(message)}, {text}"

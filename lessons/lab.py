@@ -156,6 +156,12 @@ class Lab(ABC):
     def find_faults(self, run: Run) -> Iterable[str]:
         """Yield the faults in the results of the ranks, a line each."""
 
+    def play(self, yours: Sequence[Any], run: Run, source: Any) -> Run:
+        """Play a case by the functions `yours` of each rank, which come from `source`; return the run. Raises Fault."""
+        from lessons.judge import Game  # which imports this module
+
+        return Game(self, yours, run, source).play()
+
     def examine(self, yours: Sequence[SimpleNamespace], run: Run) -> Iterable[str]:
         """Yield the faults that come before those, found by calling the functions that each rank has in another way."""
         return ()
@@ -177,7 +183,7 @@ class Lab(ABC):
         return f"; right so far: {', '.join(done)}" if done else ""
 
     def explain_unread(self, run: Run, message: Sent) -> Iterable[str]:
-        """Yield in a line why a message was never received. `run.results` is empty if a rank still waits."""
+        """Yield why a message was never received, in one line. `run.results` is empty if a rank still waits."""
         return ()
 
     def place(self, message: Sent, case: Case) -> str:
@@ -219,7 +225,7 @@ class Lab(ABC):
         return "; ".join([*islice(self.hint(run, missed), 1), text])
 
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterable[str]:
-        """Yield in the lab's words what makes these figures worse than the best known."""
+        """Yield why these figures are worse than the best known, in the lab's words."""
         return ()
 
 

@@ -24,7 +24,6 @@ from lessons.lab import Case, Fault, Lab, Run, counted, first
 from lessons.labs import LABS
 from lessons.points import judged_right, parts_right
 from lessons.sandbox import forbid_processes
-from lessons.scripts import play
 from lessons.source import Source
 from lessons.values import is_spoiled
 
@@ -145,7 +144,7 @@ def _play(
             RANK.set(rank)
             yours.append(source.load(lab.functions))
         begin(str(run.case))
-        play(lab, yours, run, source)
+        lab.play(yours, run, source)
         wrong = first(lab.examine(yours, run))
         begin("")
         if wrong := wrong or first(lab.find_faults(run)):

@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Picture
+from typing import TYPE_CHECKING, Any
 
 from lessons.lab import Figure, Lab, Run, counted
-from lessons.lanes import draw_lanes
+
+if TYPE_CHECKING:  # what draws loads it: a verdict needs none
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
 
 FOR_RIGHT = 60  # points; the figures of the score share the rest
 _MOST = 200  # messages that are drawn of a run
@@ -68,11 +68,13 @@ class Report:
         return int(FOR_RIGHT * share + 1e-6)
 
     @cached_property
-    def picture(self) -> Picture | None:
+    def picture(self) -> "Picture | None":
         """The schedule of the student's messages beside the reference's; None where nothing was sent."""
         if self.yours is None or self.reference is None or not self.yours.sent:
             return None
         if self.yours.lanes:
+            from lessons.lanes import draw_lanes  # which loads matplotlib
+
             return draw_lanes(self.yours, self.reference)
         return draw(self.lab, self.yours, self.reference)
 
@@ -164,7 +166,7 @@ class Shown:
     """Lines of text, and below them a picture, which `about` describes for those who cannot see it."""
 
     text: str
-    picture: Picture
+    picture: "Picture"
     about: str
 
     def __repr__(self) -> str:
@@ -174,21 +176,23 @@ class Shown:
         return f"<pre>{html.escape(self.text)}</pre>{as_html(self.picture, self.about)}"
 
 
-def as_html(figure: Picture, about: str) -> str:
+def as_html(figure: "Picture", about: str) -> str:
     """Return a figure as an image of HTML, with its description."""
     data = base64.b64encode(picture_bytes(figure, "png")).decode()
     return f'<img alt="{html.escape(about)}" style="max-width:100%" src="data:image/png;base64,{data}">'
 
 
-def picture_bytes(figure: Picture, kind: str) -> bytes:
+def picture_bytes(figure: "Picture", kind: str) -> bytes:
     """Return a figure as a file of this kind: png, svg, pdf."""
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=110)
     return file.getvalue()
 
 
-def new_picture(**properties: Any) -> tuple[Picture, Axes]:
+def new_picture(**properties: Any) -> "tuple[Picture, Axes]":
     """Return a figure, and its axes with these properties."""
+    from matplotlib.figure import Figure as Picture
+
     picture = Picture(figsize=(9, 3.4), layout="constrained")
     axes = picture.subplots()
     axes.set(**properties)
@@ -196,8 +200,10 @@ def new_picture(**properties: Any) -> tuple[Picture, Axes]:
     return picture, axes
 
 
-def draw(lab: Lab, yours: Run, reference: Run) -> Picture:
+def draw(lab: Lab, yours: Run, reference: Run) -> "Picture":
     """Return a figure of two runs of one case on one clock, that of the longer one."""
+    from matplotlib.figure import Figure as Picture
+
     figure = Picture(figsize=(10, 0.9 + 2 * (0.9 + 0.55 * yours.case.n)), layout="constrained")
     # One colour for each label, in the order in which the reference sends.
     labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])

@@ -49,6 +49,11 @@ class ScriptLab(Lab):
         return self.run_rank(yours, case, inputs)
 
     @override
+    def play(self, yours: Sequence[Any], run: Run, source: Source) -> Run:
+        """Play a case, each rank a thread. Raises Fault."""
+        return ScriptGame(self, yours, run, source).play()
+
+    @override
     def label(self, message: Sent, case: Case) -> str:
         """Return the call that a message belongs to: "all_reduce 2", "message 5"."""
         return message.tag.partition(":")[0]
@@ -56,12 +61,7 @@ class ScriptLab(Lab):
     @override
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "hole":
-            yield self.right_so_far(run.case.function or self.whole)
-
-
-def play(lab: Lab, yours: Sequence[Any], run: Run, source: Source) -> Run:
-    """Play a case by the functions `yours` of each rank, as the lab is judged; return the run. Raises Fault."""
-    return (ScriptGame if isinstance(lab, ScriptLab) else Game)(lab, yours, run, source).play()
+            yield self.right_so_far(run.case.function or self.functions[-1])
 
 
 def count_calls(run: Run, kind: str) -> int:

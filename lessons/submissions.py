@@ -38,14 +38,14 @@ def find_file(lab: Lab, submission: Path, alone: bool) -> Path:
     `alone`: no other lab is graded, so that a submission's only file is this one's. Raises Fault.
     """
     files = files_of(submission)
+    if alone and len(files) == 1:
+        return files[0]
     own = [path for path in files if path.stem == lab.name]
     found = [path for path in own if len(path.parts) == len(own[0].parts)]
     found = found or [path for path in files if path.stem not in LABS and _is_of(lab, path)]
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(submission)) for path in found)
         raise Fault("absent", f"which file is it? {names}; name one {lab.name}.py, or leave the others out")
-    if alone and len(files) == 1:
-        found = files
     if not found:
         raise Fault("absent", f"there is no {lab.name}.py, and no file that defines {', '.join(lab.functions)}")
     return found[0]

@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gradwire.names import class_of, strategy_class
 from strategies import Strategy
 
 _TESTS = Path(__file__).parent
+_UNLESS_CHOSEN = pytest.mark.exhaustive("unless --strategy or --codec names it")
 _FOLDERS = {"strategies": "strategies", "gradwire": "compression"}  # of the tests, by the first package of the source
 
 
@@ -40,6 +41,14 @@ def codec_named(name: str) -> type[Codec]:
     if not (inspect.isclass(found) and issubclass(found, Codec)):
         raise UsageError(f"--codec {name}: is no class derived from gradwire.compression.Codec; derive it")
     return found
+
+
+def by_default(few: Container[str], every: Iterable[str]) -> list[Any]:
+    """Return `every` name as a parameter of a test: those of `few` are tried by default, and one that is chosen.
+
+    The others are exhaustive.
+    """
+    return [pytest.param(name, marks=[] if name in few else _UNLESS_CHOSEN) for name in every]
 
 
 def _found(find: Callable[[str], Any], name: str) -> Any:
@@ -68,5 +77,7 @@ def keep_those_of(kind: type[Strategy] | type[Codec], config: pytest.Config, ite
         if any(map(is_it, item.callspec.params.values() if hasattr(item, "callspec") else ()))
         or (folder and (item.path == of_file or item.get_closest_marker("of_every_strategy")))
     ]
+    for item in kept:
+        item.own_markers[:] = [mark for mark in item.own_markers if mark != _UNLESS_CHOSEN.mark]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept

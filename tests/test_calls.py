@@ -3,7 +3,7 @@
 import ast
 import re
 
-from docs.calls import BEGIN, END, PAGE, picture, with_picture
+from docs.calls import BEGIN, END, PAGE
 from tests.runs import ROOT
 
 PICTURE = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
@@ -36,13 +36,6 @@ def test_the_files_and_functions_of_the_picture_are_there() -> None:
         if not (ROOT / file).exists() or function not in names(file)
     ]
     assert not missing, "python -m docs.calls"
-
-
-def test_a_picture_has_a_line_for_each_file_in_its_order() -> None:
-    first = [("a.py", "main"), ("a.py", "main.<locals>.work"), ("b.py", "run"), ("a.py", "end")]
-    text = picture([first, [("c.py", "Rank.step")]])
-    assert LINE.findall(text) == [("a.py", "main, main.work"), ("b.py", "run"), ("a.py", "end"), ("c.py", "Rank.step")]
-    assert LINE.findall(with_picture(f"before\n{BEGIN}old\n{END}after\n", text)) == LINE.findall(text)
 
 
 def test_every_room_has_its_line() -> None:

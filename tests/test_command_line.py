@@ -289,7 +289,7 @@ OPTIONS = st.sampled_from([f"--{name}" for name in ALL if name not in ELSEWHERE]
 LINES = st.lists(st.one_of(st.tuples(OPTIONS, VALUES), st.tuples(st.text(max_size=8))), max_size=4)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=LINES)
 def test_no_line_of_options_ends_in_a_traceback(tmp_path: Path, line: list[tuple[str, ...]]) -> None:
     arguments = [part for pair in line for part in pair if part not in ("-h", "--help")]

@@ -10,6 +10,7 @@ from gradwire.compression import CODECS
 from strategies import STRATEGIES
 
 pytestmark = pytest.mark.of_every_strategy
+WRITTEN = written()
 
 
 def test_the_table_for_a_terminal_fits_it() -> None:
@@ -19,6 +20,6 @@ def test_the_table_for_a_terminal_fits_it() -> None:
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.parametrize("path", written(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
 def test_what_is_made_from_the_classes_is_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == written()[path], "python -m docs.pages"
+    assert path.read_text(encoding="utf-8") == WRITTEN[path], "python -m docs.pages"

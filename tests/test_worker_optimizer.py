@@ -118,12 +118,16 @@ CODED: list[tuple[Codec | None, dict[str, Any]]] = [
     (QSGD(bucket=8), {"scope": "vector"}),
     (DGC(density=0.1, warmup_epochs=1), {"momentum": 0.9}),
 ]
+SEVERAL = (
+    "single", "param_server", "ring_all_reduce", "async_param_server", "backup_workers", "sharded_param_server", "dgs",
+    "fully_sharded", "sharded_ring", "overlapped_ring", "local_sgd", "gossip", "ad_psgd", "streaming_diloco", "demo",
+)  # fmt: skip
 MORE: dict[str, Any] = {"seed": 7, "clip_norm": 1.0, "schedule": lambda processed: 1 / (1 + processed / 50)}
 TASKS = [
     pytest.param(
         Task(kind(), fit(kind, 4), "momentum" if kind.traits.defaults.get("momentum") else "plain", codec=codec,
              **MORE | more),
-        id=f"{name}-{codec.name if codec else '-'}",
+        id=f"{name}-{codec.name if codec else '-'}", marks=[] if name in SEVERAL else pytest.mark.exhaustive,
     )
     for name, kind in STRATEGIES.items()
     for codec, more in (CODED if kind in (ParamServer, RingAllReduce) else CODED[:1])

@@ -1,23 +1,41 @@
-"""The labs by name. A new one is one new file here, and its line in this table."""
+"""The labs by name. A new one is one new file here, NAME.py, and the name and its class in this table."""
 
-from lessons.lab import Lab
-from lessons.labs.bubble import Bubble
-from lessons.labs.columns import Columns
-from lessons.labs.compression import Compression
-from lessons.labs.experts import Experts
-from lessons.labs.failures import Failures
-from lessons.labs.links import Links
-from lessons.labs.logarithms import Logarithms
-from lessons.labs.lost_updates import LostUpdates
-from lessons.labs.memory import Memory
-from lessons.labs.not_waiting import NotWaiting
-from lessons.labs.oracle import Oracle
-from lessons.labs.orders import Orders
-from lessons.labs.param_server import Server
-from lessons.labs.ring import Ring
-from lessons.labs.seldom import Seldom
-from lessons.labs.sharding import Sharding
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-_ALL = (Server(), Ring(), Oracle(), NotWaiting(), LostUpdates(), Links(), Compression(), Sharding(), Memory(),
-        Logarithms(), Orders(), Seldom(), Failures(), Bubble(), Columns(), Experts())  # fmt: skip
-LABS: dict[str, Lab] = {lab.name: lab for lab in _ALL}
+if TYPE_CHECKING:
+    from lessons.lab import Lab
+
+_CLASSES = {
+    "param_server": "Server", "ring": "Ring", "oracle": "Oracle", "not_waiting": "NotWaiting",
+    "lost_updates": "LostUpdates", "links": "Links", "compression": "Compression", "sharding": "Sharding",
+    "memory": "Memory", "logarithms": "Logarithms", "orders": "Orders", "seldom": "Seldom", "failures": "Failures",
+    "bubble": "Bubble", "columns": "Columns", "experts": "Experts", "uneven": "Uneven",
+}  # fmt: skip
+
+
+@cache
+def _load(name: str) -> "Lab":
+    lab: Lab = getattr(import_module(f"lessons.labs.{name}"), _CLASSES[name])()
+    return lab
+
+
+class _Labs(Mapping[str, "Lab"]):
+    """Loads a lab, and torch, when it is looked up; its names are known before."""
+
+    def __getitem__(self, name: str) -> "Lab":
+        return _load(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+LABS: Mapping[str, "Lab"] = _Labs()

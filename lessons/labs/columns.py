@@ -178,10 +178,9 @@ class Columns(ScriptLab):
              Case(2, 32, function="mlp"), Case(4, 64, F64, function="mlp"), Case(2, 32, function="attention"),
              Case(4, 64, F64, function="attention"), Case(3, 8, function="loss"), Case(4, 8, F64, function="loss"),
              Case(1, 8, function="loss"), Case(4, 64, F64))  # fmt: skip
-    whole = "loss"
     scored = Case(4, 256)
     real = Case(2, 64, F64)
-    formulas = ("4 + 2", "2 (N - 1) (4 P + 8 T) / N + 4 (N - 1) T", "12 d^2 / N",
+    formulas = ("4 + 2", "2 (N - 1) (4 P + 8 T) / N + 4 (N - 1) T", "12 d**2 / N",
                 "6 all-reduces, one after the other")  # fmt: skip
     parts: ClassVar = {
         **{name: {f"{name}, forward": lambda run: all_right(run, "y"),

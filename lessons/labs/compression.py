@@ -137,7 +137,7 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
 
 
 def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the code of a step, and with the residual."""
+    """Yield the faults in the code of a step and in the residual."""
     result, g, k = run.results[rank], run.inputs[rank][f"g{s}"], min(int(run.inputs[rank]["k"]), run.case.length)
     before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
     after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
@@ -158,7 +158,7 @@ def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
 
 
 def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
-    """Yield what was sent in place of the elements of residual + g."""
+    """Yield the faults in the values, which must be elements of residual + g."""
     if is_close(values, came[indices]):
         return
     if is_close(values, came[indices].abs()):
@@ -171,7 +171,7 @@ def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tenso
 
 
 def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
-    """Yield the criterion by which elements were chosen, if not by the magnitude of residual + g."""
+    """Yield the faults in the choice of elements: those of residual + g with the largest magnitudes must be chosen."""
     chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
 
     def are_largest(keys: torch.Tensor) -> bool:
@@ -213,7 +213,7 @@ def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, ind
 
 
 def _wrong_means(run: Run, rank: int, s: int) -> Iterator[str]:
-    """Yield what the result of an exchange is made of, where it is not the mean of all codes."""
+    """Yield the faults in the result of an exchange, which must be the mean of all codes."""
     N, result = run.case.n, run.results[rank]
     codes = torch.stack([result[f"decoded{s}"] for result in run.results])  # [N, P]
     senders = torch.cat([result[f"indices{s}"] for result in run.results]).bincount(minlength=run.case.length)  # [P]

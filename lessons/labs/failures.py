@@ -145,7 +145,7 @@ def _ask(interval: Callable[[float, float, int], Any], asked: torch.Tensor) -> V
 
 
 def _explain_intervals(asked: Sequence[tuple[float, float, float]], answers: Sequence[float]) -> Iterator[str]:
-    """Yield what is wrong with intervals that lose more than they must."""
+    """Yield the intervals that lose more time than they must."""
     for (save_s, life_s, N), answer in zip(asked, answers, strict=True):
         best = sqrt(2 * save_s * life_s / N)
         yours, least = (100 - 100 * goodput(interval, save_s, life_s / N) for interval in (answer, best))
@@ -185,7 +185,7 @@ def _by_step(case: Task, result: Vectors) -> tuple[dict[int, torch.Tensor], ...]
 
 
 def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str]:
-    """Yield what the steps were made with, if not with the mean of gradients for them; `c` by worker and step."""
+    """Yield the steps that were not made with the mean of the first gradients for them; `c` by worker and step."""
     (xs, used), W = _by_step(case, result), case.n - 1
     wanted = W - case.b
     taken = set[tuple[int, int]]()  # worker and step
@@ -212,7 +212,7 @@ def _explain_steps(case: Task, c: torch.Tensor, result: Vectors) -> Iterator[str
 
 
 def _explain_answers(run: Run, case: Task) -> Iterator[str]:
-    """Yield what is wrong with the answers of the server."""
+    """Yield the faults in the answers of the server."""
     xs, used = _by_step(case, run.results[SERVER])
     if len(used) < STEPS:
         yield f"{case}: collect made {len(used)} updates; expected {STEPS}"

@@ -69,7 +69,7 @@ def count_lost(run: Run) -> str:
 
 
 def explain(run: Run) -> Iterator[str]:
-    """Yield what is wrong in what was pushed, in the server's x at the end, and in what was fetched."""
+    """Yield the faults in the pushes, in the server's x at the end, and in the fetched vectors."""
     total = run.inputs[SERVER]["x"] + sum(increments_of(run, k).sum(0) for k in clients(run))
     fetched = [text for k in clients(run) for text in _explain_fetches(run, k)]
     if fetched or not is_close(run.results[SERVER]["x"], total):
@@ -108,7 +108,7 @@ def _is_right(run: Run, explain: Callable[[Run, int], Iterator[str]]) -> bool:
 
 
 def _explain_minus(run: Run, k: int) -> Iterator[str]:
-    """Yield which push takes updates of others off, which they then push again."""
+    """Yield the pushes that subtract updates of other clients."""
     for i, vector in enumerate(_pushed(run, k)):
         _, updates = amounts(run, vector)
         for j in clients(run):
@@ -118,7 +118,7 @@ def _explain_minus(run: Run, k: int) -> Iterator[str]:
 
 
 def _explain_pushes(run: Run, k: int) -> Iterator[str]:
-    """Yield what is wrong in a client's pushes, the root of it first."""
+    """Yield the faults in a client's pushes, the one that causes others first."""
     (expected, _), sent = history(run, k), _pushed(run, k)
     if len(sent) != len(expected):
         yield f"rank {k} pushed {len(sent)} times; expected {len(expected)}: one vector in each call of push"
@@ -178,7 +178,7 @@ def _explain_missing(run: Run, k: int, i: int, mine: torch.Tensor) -> str:
 
 
 def _explain_server(run: Run) -> Iterator[str]:
-    """Yield what is wrong in the server's x at the end, all pushes being right."""
+    """Yield the faults in the server's x at the end if all pushes are right."""
     of_x, updates = amounts(run, run.results[SERVER]["x"])
     if abs(of_x) < _LOOK and bool((updates.abs() < 1 + _LOOK).all()):
         yield "the x that the server began with is gone: apply writes what was pushed over it"
@@ -189,7 +189,7 @@ def _explain_server(run: Run) -> Iterator[str]:
 
 
 def _explain_fetches(run: Run, k: int) -> Iterator[str]:
-    """Yield what is wrong in a client's x after a fetch: the server's x, and its own updates once, is right."""
+    """Yield the faults in a client's x after a fetch, which must be the server's x plus its own unpushed updates."""
     replies = [message.vector for message in run.of_rank(SERVER) if message.dst == k]
     xs = run.results[k]["fetched"].view(-1, run.case.length)
     before, done = run.inputs[k]["x"], 0  # x as the client has made it by itself since the last fetch

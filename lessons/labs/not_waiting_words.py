@@ -41,7 +41,7 @@ class Served:
 
 
 def explain_serve(run: Run, s: int | None) -> Iterator[str]:
-    """Yield what is wrong in what a server has done."""
+    """Yield the faults of a server."""
     seen = Served(run)
     due = dict.fromkeys(seen.had, 0)
     for i, g in enumerate(seen.used):
@@ -81,7 +81,7 @@ def _explain_order(run: Run) -> Iterator[str]:
 
 
 def _explain_had(seen: Served) -> Iterator[str]:
-    """Yield which worker got a vector that is no x, or an x without its own gradient."""
+    """Yield the workers that were sent a vector that is no x, or an x without their own gradient."""
     for (k, j), made in seen.made.items():
         got = seen.version_of(seen.had[k][j + 1])
         if got is None:
@@ -188,7 +188,7 @@ def descend(rate: float, curvature: float, tau: int, steps: int) -> list[float]:
 
 
 def explain_descend(rate: float, curvature: float, tau: int, steps: int, found: Sequence[float]) -> Iterator[str]:
-    """Yield which steps of a descent by late gradients are wrong."""
+    """Yield the wrong steps of a descent by late gradients."""
     begin, x = f"descend({rate:.3f}, {curvature:.3f}, {tau}, {steps})", descend(rate, curvature, tau, steps)
     if len(found) != steps + 1:
         yield f"{begin} returned {len(found)} numbers; expected {steps + 1}, x_0 to x_{steps}"
@@ -216,7 +216,7 @@ def _is_same(a: float, b: float) -> bool:
 
 
 def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> Iterator[str]:
-    """Yield what is wrong with the largest rates for pairs of a curvature and a staleness."""
+    """Yield the wrong ones of the largest rates for pairs of a curvature and a staleness."""
     # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
     largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
     for (curvature, tau), rate, best in zip(asked, rates, largest, strict=True):

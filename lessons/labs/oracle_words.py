@@ -37,7 +37,7 @@ _, _NEAR_0, _NOT_ALIKE, _FAR, _NAN, _ONE_FAR, _NEGATIVE = range(len(_VERDICTS))
 
 
 def explain_average(run: Run) -> Iterator[str]:
-    """Yield what is wrong with the means over all samples that ranks have ended with, and with their number."""
+    """Yield the faults in the means over all samples that ranks end with, and in the numbers of samples."""
     case = run.case
     ns = [int(inputs["n"]) for inputs in run.inputs]
     n, having = sum(ns), [rank for rank, n_k in enumerate(ns) if n_k]  # a rank without samples does not count
@@ -95,7 +95,7 @@ def _weights(g: torch.Tensor, parts: Mapping[int, torch.Tensor], ns: Sequence[in
 
 
 def explain_cut(n_samples: int, B: int, N: int, parts: torch.Tensor, samples: torch.Tensor) -> Iterator[str]:
-    """Yield what is wrong with a plan, given by the sizes of its parts and all its samples."""
+    """Yield the faults in a plan, given by the sizes of its parts and all its samples."""
     ranges = iter(torch.split(samples, parts.tolist()))
     steps = [[next(ranges).tolist() for _ in range(N)] for _ in range(len(parts) // N)]
     batches = [range(start, min(start + B, n_samples)) for start in range(0, n_samples, B)]
@@ -136,7 +136,7 @@ def plan_of(inputs: Vectors) -> list[list[range]]:
 
 
 def explain_one_process(inputs: Vectors, result: Vectors) -> Iterator[str]:
-    """Yield which samples counted how much in the updates of the oracle."""
+    """Yield the updates of the oracle in which samples have wrong weights."""
     x0, length, plan = inputs["x"], inputs["x"].numel(), plan_of(inputs)
     samples = inputs["samples"].reshape(-1, length)
     before, used = (result[name].reshape(-1, length) for name in ("before", "used"))
@@ -210,7 +210,7 @@ def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
 
 
 def explain_verdicts(inputs: Vectors, result: Vectors) -> Iterator[str]:
-    """Yield which replicas verify has judged wrongly."""
+    """Yield the kinds of replicas that verify judges wrongly."""
     for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
         if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
             yield f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"

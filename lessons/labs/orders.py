@@ -36,7 +36,7 @@ def decisions(happened: Happened, latest: bool = False) -> Iterator[tuple[str, i
 
 
 def explain(happened: Happened, s: int) -> Iterator[str]:
-    """Yield which decisions of a server are wrong."""
+    """Yield the wrong decisions of a server."""
     for what, k, read, version in decisions(happened):
         if (what == APPLIED) != (version - read <= s):
             yield (f"the gradient of rank {k}, computed on version {read}, was {what} at version {version}: "

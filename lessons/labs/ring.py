@@ -115,7 +115,7 @@ def ends_with(run: Run, times: float) -> bool:
 
 
 def other_bits(begin: str, what: str, vectors: Sequence[torch.Tensor]) -> Iterator[str]:
-    """Yield which ranks hold `what`, the sum or the mean, with other bits than rank 0."""
+    """Yield the ranks that hold `what`, the sum or the mean, with other bits than rank 0."""
     for rank, vector in enumerate(vectors):
         if len(other := (vector != vectors[0]).nonzero()):
             yield (f"{begin}: all ranks hold the {what}, but element {int(other[0])} has other bits on rank {rank} "
@@ -129,7 +129,7 @@ def chunk_spans(case: Case) -> list[tuple[int, int]]:
 
 
 def wrong_messages(run: Run) -> Iterator[str]:
-    """Yield which messages, step by step, are not a ring's; nothing if another algorithm was written."""
+    """Yield the messages, step by step, that no ring sends; nothing if another algorithm was written."""
     yield from (text for _, text in _wrong_steps(run) if text)
 
 
@@ -178,7 +178,7 @@ def chunk_of(message: Sent, spans: Sequence[tuple[int, int]]) -> int | None:
 
 
 def added_to_what_is_sent(run: Run) -> Iterator[str]:
-    """Yield which rank added what came in to the chunk that it was sending, instead of to its own."""
+    """Yield the ranks that added a received chunk to the chunk that they were sending, instead of to their own."""
     spans = chunk_spans(run.case)
     of_chunks = [(message, message.vector, chunk) for message in run.sent
                  if message.vector is not None and (chunk := chunk_of(message, spans)) is not None]  # fmt: skip
@@ -190,7 +190,7 @@ def added_to_what_is_sent(run: Run) -> Iterator[str]:
 
 
 def _wrong_content(run: Run, message: Sent, rank: int, step: int, way: int) -> Iterator[str]:
-    """Yield whose parts are wrong in a chunk that was the right one to send; it may be divided already."""
+    """Yield the wrong parts in a chunk that was the right one to send; it may be divided already."""
     case = run.case
     if message.span is None or message.vector is None:
         return

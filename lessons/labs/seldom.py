@@ -188,7 +188,7 @@ def _play(case: Case, inputs: Sequence[Vectors], name: str, steps: int, **wrong:
 
 
 def _like(run: Run, name: str, got: torch.Tensor) -> Iterator[tuple[str, str]]:
-    """Yield which wrong formulas give what a run has ended with, in words, and what of `_RIGHT` they stand for."""
+    """Yield the wrong formulas that explain results of a run: their texts, and the keys in `_RIGHT` they replace."""
     for line, key, formula in _WRONG:
         if is_close(got, _play(run.case, run.inputs, name, len(got), **{key: formula})):
             yield line, key
@@ -203,7 +203,7 @@ def _slip(run: Run) -> str:
 
 
 def _explain(run: Run, name: str) -> Iterator[str]:
-    """Yield what is wrong in x and x0."""
+    """Yield the faults in x and x0."""
     got = torch.stack([result[name] for result in run.results], -1)
     right = _play(run.case, run.inputs, name, len(got))
     if is_close(got, right):

@@ -149,7 +149,7 @@ def _is_finished(vector: torch.Tensor, mean: torch.Tensor, run: Run) -> bool:
 
 
 def _wrong_updates(run: Run, xs: Sequence[torch.Tensor], rank: int, s: int) -> Iterator[str]:
-    """Yield what is wrong with the gradients that a rank's optimizer got in a step."""
+    """Yield the faults in the gradients that a rank's optimizer was given in a step."""
     n, result, x = run.case.n, run.results[rank], xs[s - 1]
     if int(result[f"of_copies{s}"]):
         yield "called update with a tensor that is no slice of x, such as a copy: its momentum is new in every step"

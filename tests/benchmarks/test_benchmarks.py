@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, networks, report, run_all
+from benchmarks import common, report, run_all
 from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
@@ -63,10 +63,9 @@ def is_right_code(row: Row) -> bool:
     return (is_coded and low <= row["error"] <= high) if row["ratio"] == "" else row["ratio"] > 0
 
 
-SIZES = "all_reduce --world_size 3 --sizes 100000 1000000 --repeats 2 --peers"
-SUMS = [(3, 100000), (3, 1000000)]
+SIZES = "all_reduce --world_size 3 --sizes 1000 100000 --repeats 2 --peers"
+SUMS = [(3, 1000), (3, 100000)]
 CASES = [
-    Case(f"{SIZES} gloo", "world_size numel", SUMS, is_right_all_reduce),
     Case(f"{SIZES} gloo mpi", "world_size numel", SUMS, is_right_all_reduce, [pytest.mark.end_to_end, *NEEDS_MPI]),
     Case(
         "training --n_gpus 2 --models mlp gpt --repeats 2 --steps 2 --batch_size 2", "model strategy peer",
@@ -75,7 +74,7 @@ CASES = [
     ),
     Case(
         "startup --ranks 2 --repeats 1", "what", [("import torch",), ("first run, to its end",), ("2 ranks ready",)],
-        lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end",
+        lambda row: row["ratio"] == 1 or row["what"] == "first run, to its end", [pytest.mark.exhaustive],
     ),
     Case(
         "prediction --ranks 2 --mbit 2 --parameters 1000 --repeats 2", "strategy", [(name,) for name in PREDICTED],
@@ -127,17 +126,14 @@ def test_benchmarks_are_scripts(tmp_path: Path) -> None:
     line = [sys.executable, "benchmarks/all_reduce.py", "--sizes", "1000", "2000", "--repeats", "2", "--out"]
     done = subprocess.run([*line, tmp_path / "figures.json"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
-    assert [row["numel"] for row in json.loads((tmp_path / "figures.json").read_text())["rows"]] == [1000, 2000]
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    assert [row["numel"] for row in rows] == [1000, 2000]
+    assert all(map(is_right_all_reduce, rows)), rows
 
 
 def test_a_ratio_is_the_median_of_what_its_quartiles_are_of() -> None:
     over, under = np.array([1.0, 2.0, 9.0, 3.0, 4.0]), np.array([1.0, 4.0, 2.0, 6.0, 8.0])
     assert common.figures(ratio=over / under) == {"ratio": 0.5, "ratio_quartiles": [0.5, 1.0]}
-
-
-def test_the_networks_have_the_sizes_that_the_claims_name() -> None:
-    for network, size in {networks.cnn: 1_199_882, networks.mlp: 5_824_522}.items():
-        assert sum(p.numel() for p in network((1, 28, 28), 10).parameters()) == size
 
 
 WRONG = """

@@ -1,6 +1,5 @@
 """The tables that benchmarks keep: each is what its code finds, even if it was interrupted, and what its page says."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,19 +10,20 @@ import pandas as pd
 import pytest
 
 from benchmarks import async_local_sgd, bandwidths, codec_defaults, goodput, winners
-from benchmarks.goodput import EVERY, FRAGMENTS, LEARNERS, REPAIRS, SECONDS
+from benchmarks.goodput import EVERY, FRAGMENTS, REPAIRS, SECONDS
 from benchmarks.winners import PLACES
 from experiments import grid
+from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.virtual_time.network import Racks
 from media import draw_dgs
-from tests.runs import ROOT
+from tests.selection import by_default
 
 DGS = SimpleNamespace(OUT=draw_dgs.TABLE, compare=draw_dgs.measure)
 BANDWIDTHS = [case for case, _ in bandwidths.cells()]
 Chooses = Callable[[dict[str, Any]], bool]
 TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Chooses]] = {  # and what is made again
-    "winners": (winners, winners.POINTS, lambda row: row["ranks"] in (3, 8, 12) and row["bytes"] in (2**9, 2**17)),
+    "winners": (winners, winners.POINTS, lambda row: row["ranks"] in (3, 8) and row["bytes"] == 2**17),
     "bandwidths": (bandwidths, BANDWIDTHS, lambda row: row == BANDWIDTHS[0]),
     "goodput": (goodput, goodput.POINTS, lambda row: tuple(row.values()) == (REPAIRS[-1], 4)),
     "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda row: row == async_local_sgd.POINTS[-12]),
@@ -33,16 +33,20 @@ TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Choo
 KEPT = {name: pd.read_csv(module.OUT, keep_default_na=False, na_values=[""]) for name, (module, *_) in TABLES.items()}
 
 
-def page(name: str) -> str:
-    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
-
-
 def kept_in(path: Path, rows: pd.DataFrame, keys: list[str]) -> grid.Table:
     grid.Table(path, keys, {}).append(rows)
     return grid.Table(path, keys, {})
 
 
 @pytest.mark.parametrize("name", TABLES)
+def test_a_kept_table_has_a_row_for_each_case_of_its_grid(name: str) -> None:
+    _, cases, _ = TABLES[name]
+    kept = KEPT[name][[*cases[0]]].drop_duplicates()
+    both = kept.merge(pd.DataFrame(cases), "outer", indicator=True)
+    assert (both["_merge"] == "both").all(), both[both["_merge"] != "both"]
+
+
+@pytest.mark.parametrize("name", by_default(("winners", "bandwidths"), TABLES))
 def test_a_table_that_was_interrupted_becomes_the_kept_one(name: str, tmp_path: Path) -> None:
     module, cases, is_chosen = TABLES[name]
     kept, keys, shown = KEPT[name], list(cases[0]), list[pd.DataFrame]()
@@ -119,15 +123,9 @@ POWERS_OF_TWO = "recursive_doubling", "halving_doubling", "swing"
 
 def test_the_closed_forms_choose_the_fastest_nearly_everywhere() -> None:
     kept = KEPT["winners"]
-    wrong, racks, is_wrong = kept[winners.missed(kept)], kept["network"] == RACKS, winners.missed(kept)
+    is_wrong = winners.missed(kept)
     assert ((~is_wrong).groupby(kept["network"]).mean() >= 0.9).all()
-    assert len(winners.summary(kept).splitlines()) == len(PLACES) + len(wrong)
-    on_racks, text = (wrong["network"] == RACKS).sum(), page("virtual_time.md")
-    assert f"{len(wrong) - on_racks} of {(~racks).sum()} points at one switch" in text
-    assert (
-        f"{on_racks} of {racks.sum()} on racks, and takes at most {wrong['slower_percent'].max():.0f} % more time"
-        in text
-    )
+    assert len(winners.summary(kept).splitlines()) == len(PLACES) + is_wrong.sum()
 
 
 @pytest.mark.parametrize("N", [8, 12, 32])
@@ -166,33 +164,7 @@ def test_a_kept_bandwidth_is_the_first_that_is_enough(method: str) -> None:
     assert below < 90 <= enough
 
 
-def test_bandwidths_are_near_the_published_ones() -> None:
-    fitted = KEPT["bandwidths"].query("setting == 'fitted'")
-    ours, theirs = (np.abs(bandwidths.GRID - fitted[name].to_numpy()[:, None]).argmin(1) for name in
-                    ("gbit", "published_gbit"))  # fmt: skip
-    apart = np.abs(ours - theirs)
-    counted = f"Of {len(apart)} cells, {(apart == 0).sum()} are equal, and {(apart <= 1).sum()} are within a step"
-    assert counted in page("compression.md")
-    published = [gbit for _, gbits in bandwidths.cells() for gbit in gbits]
-    assert KEPT["bandwidths"]["published_gbit"].tolist() == published
-    assert sum(re.fullmatch(r"  .* notches", line) is not None for line in bandwidths.summary(fitted).splitlines()) == (
-        (apart > 1).sum()
-    )
-
-
 # Who does not wait
-
-
-def test_learners_that_do_not_wait_lose_little_more_than_the_time_of_their_repair() -> None:
-    kept = KEPT["goodput"]
-    assert (kept["synchronous"] < kept["decoupled"]).all()
-    lost = kept["learners_up"] - kept["decoupled"]
-    assert lost.between(0, 100 * (EVERY + 2) / SECONDS, "neither").all(), "what a learner has not sent when it dies"
-    assert len(goodput.summary(kept).splitlines()) == len(REPAIRS) + 4
-    for seed in goodput.SEEDS:
-        deaths = goodput.failures(REPAIRS[-1], seed)
-        assert len(set(deaths)) == LEARNERS
-        assert 0 <= min(deaths) < max(deaths) < SECONDS - REPAIRS[-1], "all are back before the end"
 
 
 @pytest.mark.parametrize(
@@ -208,29 +180,12 @@ def test_a_synchronous_run_waits_for_repairs_and_repeats_what_no_checkpoint_has(
     assert goodput.synchronous(10.0, deaths) == SECONDS + lost
 
 
-def test_at_one_rate_momentum_makes_asynchronous_worse_and_its_delay_repairs_that() -> None:
-    kept, variants = KEPT["async_local_sgd"], [*async_local_sgd.VARIANTS]
-    loss = kept.query("outer_lr == 3").pivot_table("test_loss", "seed", "variant")[variants]
-    for _, (synchronous, asynchronous, with_momentum, asynchronous_with_momentum, delayed) in loss.iterrows():
-        assert asynchronous < synchronous
-        assert with_momentum < asynchronous_with_momentum
-        assert abs(delayed - with_momentum) < 0.5 * (asynchronous_with_momentum - with_momentum)
-    seconds = kept.groupby("variant")["virtual_s"].max()
-    assert all(seconds[variant] < seconds[variants[2]] / 3 for variant in variants if variant.startswith("async"))
-    assert all(variant in async_local_sgd.summary(kept) for variant in variants)
-
-
 # What a first run with a codec learns
 
 
-@pytest.mark.parametrize(
-    ("strategy", "seed"),
-    [
-        pytest.param(strategy, seed, marks=getattr(pytest.mark, "exhaustive" if seed else "end_to_end"))
-        for strategy in codec_defaults.MEASURED for seed in codec_defaults.SEEDS
-    ],
-)  # fmt: skip
-def test_every_codec_learns(strategy: str, seed: int) -> None:
-    of = [row for row in codec_defaults.CASES if row["question"] == "defaults" and row["seed"] == seed]
-    found = {row["codec"]: codec_defaults.compare(**row)["accuracy_20"] for row in of if row["strategy"] == strategy}
-    assert {codec: value for codec, value in found.items() if not value >= found["none"] - 0.03} == {}
+def test_every_codec_learns_by_default_as_a_run_without_one() -> None:
+    kept = KEPT["codec_defaults"].query("question == 'defaults'").set_index(["strategy", "codec", "seed"])
+    of = kept["accuracy_20"].unstack("codec")
+    assert set(of.columns) == {*CODECS}
+    worse = (of.rsub(of["none"], axis=0) > 0.03).stack()
+    assert worse[worse].empty

@@ -1,6 +1,7 @@
 """Code that a file of somebody else names: it is not loaded unless the user stands beside it or names it too."""
 
 import json
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from gradwire.every_order import explore
 from gradwire.recorded import NAMING_CODE
 from tests.runs import made, said, said_by
 
+pytestmark = pytest.mark.xdist_group("trust")  # a run of the module is made once
 PLAIN: dict[str, Any] = {"dataset": "digits", "model": "mlp", "train_size": 64, "n_gpus": 3, "epochs": 1}
 EVIL = "open('owned', 'w').close()\nfrom tests.workload import linear, moons\n"
 
@@ -25,18 +27,22 @@ def evil(folder: Path) -> str:
     return f"stranger_{folder.name}.evil"
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with checkpoints."""
+    made(folder := tmp_path_factory.mktemp("run"), "async_param_server", checkpoint_every=1, **PLAIN)
+    return folder
+
+
 @pytest.fixture
-def record(own_module: Callable[[str], str], tmp_path: Path) -> Callable[[str, str], str]:
-    """Give a function that writes a run and its checkpoints, one option of which is changed; the module beside them."""
-    made(tmp_path / f"stranger_{tmp_path.name}", "async_param_server", checkpoint_every=1, **PLAIN)
-    (tmp_path / f"stranger_{tmp_path.name}" / "evil.py").write_text(EVIL)
+def record(own_module: Callable[[str], str], tmp_path: Path, run: Path) -> Callable[[str, str], str]:
+    """Give a function that copies a run with its checkpoints and changes an option of all; the module beside them."""
+    folder = Path(shutil.copytree(run, tmp_path / f"stranger_{tmp_path.name}"))
+    (folder / "evil.py").write_text(EVIL)
 
     def change(option: str, value: str) -> str:
-        paths = [tmp_path / f"stranger_{tmp_path.name}" / "run.json"]
-        paths += [
-            path / "run.json" for path in folder_of.listed(tmp_path / f"stranger_{tmp_path.name}" / "run.checkpoints")
-        ]
-        for path in paths:
+        for place in (folder, *folder_of.listed(folder / "run.checkpoints")):
+            path = place / "run.json"
             content = json.loads(path.read_text())
             content["options"][option] = value
             path.write_text(json.dumps(files.sealed(content) if "checksums" in content else content))
@@ -45,8 +51,7 @@ def record(own_module: Callable[[str], str], tmp_path: Path) -> Callable[[str, s
     return change
 
 
-@pytest.mark.parametrize("option", NAMING_CODE)
-@pytest.mark.parametrize("module", ["", "subprocess"])
+@pytest.mark.parametrize(("option", "module"), [*((option, "") for option in NAMING_CODE), ("model", "subprocess")])
 def test_code_that_a_record_names_is_loaded_from_the_current_folder_only(
     option: str, module: str, record: Callable[[str, str], str], tmp_path: Path
 ) -> None:

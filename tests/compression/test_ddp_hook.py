@@ -23,7 +23,8 @@ from gradwire.compression.ddp_hook import CodecState, codec_hook
 from gradwire.core.records.errors import UsageError
 from gradwire.core.transports.base import Transport
 from strategies import Replica, RingAllReduce
-from tests.ranks import LIMIT, launch, outcome
+from tests import ranks
+from tests.ranks import outcome
 
 STEPS, BATCH, MOMENTUM = 8, 6, 0.9
 STEPS_OF_EPOCH = 3
@@ -77,7 +78,7 @@ def in_group(transport: Transport, check: Callable[..., Any], *args: Any) -> Any
 
 
 def run(check: Callable[..., Any], n: int, *args: Any) -> list[Any]:
-    return launch(in_group, n, check, *args, timeout=LIMIT)
+    return ranks.run("shared_memory", in_group, n, check, *args)
 
 
 class Ddp:

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def test_the_changes_of_one_step_are_recorded_and_drawn_on_the_page(tmp_path: Pa
     assert base64.b64decode(image).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("strategy", [FullySharded(), ParamServer()], ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(FullySharded(), marks=pytest.mark.exhaustive), ParamServer()], ids=attrgetter("name")
+)
 def test_processes_and_virtual_time_have_the_same_numbers(tmp_path: Path, strategy: Strategy) -> None:
     codec: dict[str, Any] = {} if isinstance(strategy, ShardedRing) else {"codec": Float16()}
     real, found = (

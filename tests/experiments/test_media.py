@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
@@ -11,26 +10,9 @@ from experiments.cases import RING_TRACE
 from experiments.grid import KEPT
 from gradwire.core.records.errors import UsageError
 from media import draw_memory
-from media.draw_memory import PANELS, N
 from media.draw_ring import animate, load, record
 
 MEMORY = draw_memory.load()
-
-
-def test_each_stage_cuts_one_kind_of_memory_more_and_the_figure_has_the_peaks() -> None:
-    found = draw_memory.peaks(MEMORY)
-    P = found.loc["ring_all_reduce", "parameters"]
-    assert list(found.index) == list(PANELS)
-    assert found["peak"].is_monotonic_decreasing
-    assert (found.drop(columns="peak").sum(axis=1) == found["peak"]).all()
-    state, gradients, parameters = (found[kind] / P for kind in ("optimizer state", "gradients", "parameters"))
-    assert state.tolist() == pytest.approx([2, 2 / N, 2 / N, 2 / N], rel=1e-3)
-    assert gradients.iloc[:2].tolist() == [1, 1]
-    assert gradients.iloc[2:].between(1 / N, 0.5).all()
-    assert parameters.tolist() == [1, 1, 1, 1 / N]
-    assert (MEMORY.groupby(["strategy", "kind"])["bytes"].cumsum() >= 0).all(), "what goes has come"
-    titles = [axes.get_title() for axes in draw_memory.draw_all(MEMORY).axes]
-    assert titles == [f"{name}: at most {peak / P:.2f} P" for name, peak in found["peak"].items()]
 
 
 @pytest.mark.end_to_end
@@ -41,21 +23,6 @@ def test_the_memory_that_is_kept_is_measured_again() -> None:
         before = changes["phase"] == ""  # what there was before the step has no order
         both.append(pd.concat([changes[before].sort_values("kind"), changes[~before]], ignore_index=True))
     pd.testing.assert_frame_equal(*both)
-
-
-def test_the_messages_to_draw_are_those_of_the_trace_step_by_step() -> None:
-    held, hops = load(KEPT / RING_TRACE)
-    assert (held == 10 * np.arange(1, 5)[:, None]).all()
-    steps = [(tag, k) for tag in ("share-reduce", "share-only") for k in range(3) for _ in range(4)]
-    assert list(zip(hops["tag"], hops["k"], strict=True)) == steps
-    assert (hops["dst"] == (hops["src"] + 1) % 4).all()
-    assert set(hops["bytes"]) == {4}
-    for (tag, _), step in hops.groupby(["tag", "k"], sort=False):
-        assert (held[step["src"], step["chunk"]] == step["value"]).all(), "a message leaves with what is shown there"
-        before = held[step["dst"], step["chunk"]] if tag == "share-reduce" else 0
-        assert (step["after"] == step["value"] + before).all()
-        held[step["dst"], step["chunk"]] = step["after"]
-    assert (held == 100).all()
 
 
 @pytest.mark.end_to_end

@@ -22,7 +22,7 @@ from tests.runs import said_by, strategy_of
 from tests.strategies.runs import made
 
 TEXT = "a quick brown fox jumps over the lazy dog. " * 60
-RING = strategy_of("ring_all_reduce")
+RING, SINGLE = strategy_of("ring_all_reduce"), strategy_of("single")
 
 
 def of_text(folder: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def of_text(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    made(folder, "run", RING, **of_text(folder), save=str(folder / "model.pt"))
+    made(folder, "run", SINGLE, **of_text(folder) | {"batch_size": 16}, save=str(folder / "model.pt"))
     return folder / "model.pt"
 
 
@@ -48,7 +48,7 @@ def text(path: Path, **options: float | str) -> str:
 def test_a_saved_model_is_a_state_dict_and_is_built_again(tmp_path: Path, kind: str) -> None:
     read = torch.load if kind == "pt" else pytest.importorskip("safetensors.torch").load_file
     saved = tmp_path / f"model.{kind}"
-    made(tmp_path, "run", strategy_of("single"), **of_text(tmp_path) | {"epochs": 1}, save=str(saved))
+    made(tmp_path, "run", SINGLE, **of_text(tmp_path) | {"epochs": 1}, save=str(saved))
     model, made_with = model_files.load(str(saved))
     assert made_with["vocabulary"] == "".join(sorted({*TEXT}))
     state = read(saved)
@@ -107,7 +107,7 @@ def test_the_command_prints_the_text_or_one_line(saved: Path, monkeypatch: pytes
 
 
 def test_checkpoints_of_text_are_scored_as_the_run_is_and_keep_their_windows_and_network(tmp_path: Path) -> None:
-    where = {"checkpoint_every": 40, "checkpoint_dir": str(tmp_path / "c"), "train_size": 152, "epochs": 4}
+    where = {"checkpoint_every": 20, "checkpoint_dir": str(tmp_path / "c"), "train_size": 152, "epochs": 2}
     made(tmp_path, "run", RING, **of_text(tmp_path) | where)
     score_here(tmp_path / "c")
     own = load_table(tmp_path / "run.csv")["test_loss"].dropna()
@@ -129,7 +129,7 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.parametrize("strategy", [strategy_of("async_param_server"), strategy_of("sharded_ring")])
 def test_scalars_are_what_the_records_say(tmp_path: Path, strategy: Strategy) -> None:
     pytest.importorskip("tensorboard")
-    changes = of_text(tmp_path) | {"epochs": 2, "lr_schedule": "cosine", "lr": 0.01}
+    changes = of_text(tmp_path) | {"epochs": 2, "train_size": 64, "lr_schedule": "cosine", "lr": 0.01}
     made(tmp_path, "run", strategy, **changes, tensorboard=str(tmp_path / "tb"))
     table, events = load_table(tmp_path / "run.csv"), load_events(tmp_path / "run")
     assert {path.name for path in (tmp_path / "tb" / "run").iterdir()} == {f"rank-{rank}" for rank in table["rank"]}
@@ -162,5 +162,5 @@ def test_what_is_optional_is_missed_by_one_line_and_only_if_it_is_asked_for(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=told):
         check("tb" if "tensorboard" in package else "--save m.safetensors")
-    made(tmp_path, "run", strategy_of("single"), **of_text(tmp_path) | {"epochs": 1}, save=str(tmp_path / "model.pt"))
+    made(tmp_path, "run", SINGLE, **of_text(tmp_path) | {"epochs": 1}, save=str(tmp_path / "model.pt"))
     assert torch.load(tmp_path / "model.pt", weights_only=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lessons import check, processes
 from lessons.check import run_solution
 from lessons.judge import draw
 from lessons.lab import Case, Lab, Run, Vectors
-from lessons.labs import LABS, clusters
+from lessons.labs import LABS
 from lessons.processes import Played, play_cases
 from lessons.report import Report
 from lessons.source import Source
@@ -23,14 +23,6 @@ from tests.lessons.mistakes import Change, write
 def _play_here(lab: Lab, source: Source, tell: Callable[[str], None]) -> tuple[Played, str]:
     """Take the place of `play_apart`."""
     return play_cases(lab, source, lambda run: None), ""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def closed_forms() -> Iterator[None]:
-    """Give the clusters of lab 6 the seconds of the closed forms: that these are what is measured, test_links shows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clusters, "measure", clusters.predict)
-        yield
 
 
 @cache

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from lessons import submissions
+from lessons import grade, submissions
 from lessons.check import SOLUTIONS
 from lessons.grade import Task, Verdict, page_of, verdict_of
 from lessons.lab import Fault
@@ -22,7 +22,7 @@ from lessons.report import Report
 from lessons.sandbox import landlock_version
 from lessons.submissions import find_file, find_flags, key_of
 from tests.ranks import LIMIT
-from tests.runs import ROOT
+from tests.runs import ROOT, handlers_kept
 
 SOLVED = (SOLUTIONS / "ring.py").read_text()
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the grader needs Linux")
@@ -210,17 +210,23 @@ def test_who_is_killed_while_judging_judges_again_once_at_the_end(tmp_path: Path
 
 
 @LINUX
-def test_where_the_kernel_protects_no_file_no_verdict_is_kept_or_believed(tmp_path: Path) -> None:
+def test_where_the_kernel_protects_no_file_no_verdict_is_kept_or_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge_here(tasks: Sequence[Task], _: grade.Settings) -> Iterator[tuple[Task, Verdict]]:
+        yield from ((task, verdict_of(task, Report(task.lab, "missing", "nothing is in it"))) for task in tasks)
+
     folder, table = tmp_path / "folder", tmp_path / "grades.csv"
     folder.mkdir()
     (folder / "a.py").write_text("")
     forged = table.with_suffix(".verdicts") / f"{key_of(LABS['ring'], folder / 'a.py')}.json"
     forged.parent.mkdir()
     forged.write_text(json.dumps(Verdict(["a", "ring", "100", "right", "", ""], "")))
-    script = "import sys; from lessons import grade; grade.landlock_version = lambda: 0; sys.exit(grade.main())"
-    command = [sys.executable, "-c", script, "ring", str(folder), "--csv", str(table)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=True)
-    assert "no verdict is kept: this kernel has no Landlock" in ended.stderr
+    monkeypatch.setattr(grade, "landlock_version", lambda: 0)
+    monkeypatch.setattr(grade, "grade", judge_here)
+    with handlers_kept():
+        assert grade.main(["ring", str(folder), "--csv", str(table)]) == 0
+    assert "no verdict is kept: this kernel has no Landlock" in capsys.readouterr().err
     assert rows_of(table)["a"]["points"] == "0"
     assert "100" in forged.read_text()
 

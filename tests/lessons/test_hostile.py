@@ -32,7 +32,7 @@ def judged(tmp_path: Path, source: str, judge: Callable[[str, str], Report] = ch
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_COMPUTING_S", 2.0)
+    monkeypatch.setattr(processes, "_COMPUTING_S", 1.0)
 
 
 def body(text: str) -> str:

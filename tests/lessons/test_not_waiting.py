@@ -22,7 +22,7 @@ def test_a_search_that_takes_too_long_is_told_to_take_fewer_steps() -> None:
 
 
 @given(st.floats(0.1, 10), st.integers(0, 12))
-@settings(max_examples=30)
+@settings(max_examples=5)
 def test_the_largest_rate_is_the_border_of_the_descent(curvature: float, tau: int) -> None:
     largest = 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
     assert not_waiting.largest_rate(curvature, tau) == pytest.approx(largest, rel=0.01)

@@ -1,13 +1,16 @@
 """Lab 11: the server that is given, in all orders, and training by the function."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from gradwire import run
 from gradwire.every_order.explore import explore
-from lessons.lab import first
+from lessons.lab import Run, first
+from lessons.labs import LABS
 from lessons.labs.orders import APPLIED, decisions, explain
 from lessons.orders import Mine
 from lessons.solutions import orders
@@ -32,6 +35,21 @@ def test_the_server_that_is_given_forgets_who_was_sent_what() -> None:
     assert (sum(wrong), wrong[0]) == (52, False)
     assert found.counterexample is not None
     assert [peer for _, (_, peer, _) in found.counterexample.run.happened[:5]] == [2, 1, 1, 1, 2]
+
+
+def test_an_invariant_without_versions_is_right() -> None:
+    def holds(happened: list[tuple[str, int]], s: int) -> torch.Tensor:
+        for i, (what, k) in enumerate(happened):
+            if what != "sent":
+                read = max(j for j in range(i) if happened[j] == ("sent", k))
+                late = sum(what == "applied" for what, _ in happened[read:i])
+                if (late > s) != (what == "dropped"):
+                    return torch.tensor(False)
+        return torch.tensor(True)
+
+    lab, case = LABS["orders"], LABS["orders"].cases[0]
+    found = lab.run(SimpleNamespace(holds=holds), None, case, {})
+    assert not first(lab.find_faults(Run(case, [], results=[found])))
 
 
 @pytest.mark.parametrize("s", [0, 30])

@@ -25,6 +25,7 @@ from gradwire.results import load_events
 from strategies import STRATEGIES
 from tests.pictures.samples import loaded, simulated
 from tests.runs import IN_MEMORY, ROOT, made, metadata, n_gpus_of
+from tests.selection import by_default
 
 
 def facts(text: str) -> dict[str, Any]:
@@ -119,7 +120,10 @@ def test_steps_choose_what_is_on_the_page(results: Path) -> None:
 # The code
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+SEVERAL = ("async_param_server", "demo", "fully_sharded", "gossip", "hogwild", "ring_all_reduce", "streaming_diloco")
+
+
+@pytest.mark.parametrize("name", by_default(SEVERAL, STRATEGIES))
 def test_every_strategy_has_a_page(tmp_path: Path, name: str) -> None:
     make = made if name in IN_MEMORY else simulated
     make(tmp_path, name, n_gpus=n_gpus_of(name, 2), epochs=1)

@@ -1,8 +1,8 @@
 """Whoever is in the table of strategies is put through the suites of all; `--strategy` takes one, or yourmodule:Yours.
 
 A test gets the classes that it is for by the name of its argument, one of SUITES. With `n_gpus` too it gets each of
-them with every number of ranks that makes 1 to 4 workers; where that needs processes, all but the one of 3 workers are
-marked exhaustive. A test marked `corners(NAME, ...)` is exhaustive for all strategies of the table but these.
+them with every number of ranks that makes 1 to 4 workers, of which all but the one of 3 workers are marked exhaustive.
+A test marked `corners(NAME, ...)` is exhaustive for all strategies of the table but these.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gradwire.baselines.param_server_builtin import BuiltinParamServer
 from gradwire.baselines.ring_all_reduce_builtin import BuiltinRingAllReduce
 from strategies import STRATEGIES, Strategy
 from tests.selection import chosen_strategy
-from tests.strategies.kinds import is_virtual, sizes, with_workers
+from tests.strategies.kinds import sizes, with_workers
 
 Kind = type[Strategy]
 
@@ -55,8 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = []
     for kind in kinds:
         for n_gpus in sizes(kind):
-            is_default = n_gpus == with_workers(kind, 3) or is_virtual(kind)
-            marks = [] if is_default else [pytest.mark.exhaustive]
+            marks = [] if n_gpus == with_workers(kind, 3) else [pytest.mark.exhaustive]
             cases.append(pytest.param(kind, n_gpus, id=f"{kind.name}-{n_gpus}", marks=marks))
     metafunc.parametrize((suite, "n_gpus"), cases)
 

@@ -1,7 +1,6 @@
 """AD-PSGD: exchanges in pairs that keep the mean, whoever is slow or dies; who is passive answers as it computes."""
 
 import random
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from gradwire.core.strategy.cost_model import evaluate_cost
 from gradwire.core.transports.base import Transport
-from gradwire.virtual_time.launcher import Death, VirtualTime
+from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies.living import PROGRESS
 from strategies.local_models.ad_psgd import ADPSGD, ANSWER, REQUEST
@@ -94,37 +93,6 @@ def test_many_exchanges_at_any_pace_keep_the_mean(
     for _, shown, samples in ranks:
         assert shown == pytest.approx(mean, rel=1e-12)
         assert samples == ranks[0][2] >= 100 + sum(steps), "all know of all samples"
-
-
-# Deaths
-
-
-def timed(transport: Transport, task: Task, scales: list[float]) -> tuple[list[float], list[Any]]:
-    rank, pace = Rank(transport, task), Pace(transport, scales[transport.rank], 0)
-    for number in range(1, task.epochs + 1):
-        rank.epoch(number, pace.spend)
-    return rank.strategy.model().tolist(), transport.recorder.deaths
-
-
-MOMENTS = st.floats(0.0, 0.3, allow_nan=False)
-
-
-@settings(max_examples=3)
-@given(st.integers(2, 6), st.lists(st.tuples(st.integers(1, 5), MOMENTS), min_size=1, max_size=5), st.data())
-def test_whoever_dies_whenever_the_others_carry_on(n: int, dead: list[tuple[int, float]], data: st.DataObject) -> None:
-    deaths = [Death(rank, moment) for rank, moment in dict(dead).items() if rank < n]
-    scales = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 2e-2]), min_size=n, max_size=n))
-    found = []
-    for _ in range(2):
-        time = VirtualTime(OneSwitch(n, 1e6, 1e-3), lambda rank, phase, part: 0.0, deaths)
-        found.append(time.launch(timed, n, Task(ADPSGD(), n, epochs=2), scales, expendable=range(1, n)))
-    assert found[0] == found[1], "the same bits"
-    alive = [result for result in found[0] if result is not None]
-    assert len({str(model) for model, _ in alive}) == 1
-    gone = {rank for rank, result in enumerate(found[0]) if result is None}
-    said = [death["rank"] for death in found[0][0][1]]
-    assert len(said) == len(set(said))
-    assert set(said) <= gone <= {death.rank for death in deaths}
 
 
 # While it computes

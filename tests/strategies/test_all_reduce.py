@@ -26,7 +26,7 @@ from gradwire.virtual_time.network import Linked, Network, OneSwitch, Racks
 from strategies import FastestAllReduce, Replica
 from strategies.all_reduce.predictions import all_reduces, candidates, predict_all_reduce, predict_on_cores
 from tests.core.transports.samples import pair
-from tests.ranks import launch, run, virtual_time
+from tests.ranks import run, virtual_time
 from tests.runs import metadata, said_by, small
 from tests.strategies.loops import OPTIMIZERS, Task
 
@@ -175,7 +175,7 @@ def resumed(transport: Transport) -> list[str]:
 
 
 def test_a_resumed_run_takes_the_same() -> None:
-    for found in launch(resumed, 2):
+    for found in run("shared_memory", resumed, 2):
         assert found[0] == found[2] != found[1] == "swing"
 
 

@@ -9,32 +9,26 @@ from gradwire.checkpoints.folder import listed
 from gradwire.core.records.errors import RunFailed
 from gradwire.every_order.explore import explore
 from gradwire.virtual_time.launcher import Death
-from strategies import DecoupledDiLoCo, Strategy
+from strategies import DecoupledDiLoCo
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made
 
 
-def merged(strategy: Strategy, n_samples: list[int], steps: list[int]) -> list[list[float]]:
-    """From 0, the gradient of learner k is k in all its steps, the learning rate 1. Return the x of each rank."""
+def test_weights_are_samples_times_samples_by_steps() -> None:
+    """From 0, the gradient of learner k is k in all its steps, and the learning rate 1."""
+    n_samples, steps = (2, 3), (3, 1)
 
-    def work(rank: Rank) -> list[float]:
+    def merged(rank: Rank) -> list[float]:
         rank.replica.x.zero_()
         rank.transport.barrier()
-        rank.constant_epoch(
-            1.0 + rank.worker, *(0, 0) if rank.is_server else (n_samples[rank.worker], steps[rank.worker])
-        )
+        how = (0, 0) if rank.is_server else (n_samples[rank.worker], steps[rank.worker])
+        rank.constant_epoch(1.0 + rank.worker, *how)
         return list(rank.x())
 
-    return on_ranks(Task(strategy, 3, "unit"), work)
-
-
-@pytest.mark.parametrize(("n_samples", "steps", "fragments"), [([5, 1], [2, 2], 1), ([2, 3], [3, 1], 3)])
-def test_weights_are_samples_times_samples_by_steps(n_samples: list[int], steps: list[int], fragments: int) -> None:
-    strategy = DecoupledDiLoCo(fragments=fragments, outer_lr=0.5, outer_momentum=0.0)
     weights = [(n * count) ** 2 / count for n, count in zip(n_samples, steps, strict=True)]
     mean = sum(-w * k * count for w, k, count in zip(weights, (1, 2), steps, strict=True)) / sum(weights)
-    for x in merged(strategy, n_samples, steps):
+    for x in on_ranks(Task(DecoupledDiLoCo(fragments=3, outer_lr=0.5, outer_momentum=0.0), 3, "unit"), merged):
         assert x == pytest.approx([0.5 * mean] * len(x), rel=1e-12)
 
 
@@ -89,10 +83,12 @@ def test_a_learner_faster_than_the_network_is_owed_no_more_than_two_of_a_fragmen
     assert [max(owed) for owed in learners] == [2, 2]
 
 
-@pytest.mark.parametrize("deaths", [0, 1])
-def test_all_end_with_the_same_x_whoever_was_answered_last(deaths: int) -> None:
-    """Also a learner of which the last merge was of a fragment, while others had been merged since it took them."""
-    report = explore(DecoupledDiLoCo(local_steps=1), n_gpus=3, at_most=40, random=0, deaths=deaths)
+def test_all_end_with_the_same_x_whoever_was_answered_last() -> None:
+    """Also a learner of which the last merge was of a fragment, while others had been merged since it took them.
+
+    One of the random orders has such a learner; the first orders, which depart little from the plain one, have none.
+    """
+    report = explore(DecoupledDiLoCo(local_steps=1), n_gpus=3, at_most=1, random=20)
     assert report.counterexample is None, report.text()
 
 

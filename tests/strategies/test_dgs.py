@@ -51,7 +51,7 @@ def test_the_servers_copy_is_the_workers_model_bit_for_bit(downlink: bool, per_t
     assert {(k, number): w for k, number, w in server} == of_workers
 
 
-def test_one_worker_with_all_elements_is_momentum_sgd() -> None:
+def test_one_worker_with_all_elements_is_momentum_sgd_whose_gradients_are_bounded() -> None:
     assert_same(Task(DGS(density=1.0), 2, "decayed", 0.05), Task(Single(), 1, "decayed", 0.05), 1e-10)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gradwire import Options, run
 from gradwire.command_line import parse_run
-from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, RandomK, TopK
+from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, PowerSGD, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import ledger
 from gradwire.core.strategy.cost_model import evaluate_cost
@@ -38,8 +38,8 @@ from tests.ranks import run as run_on
 from tests.runs import TRUSTED, said, small
 from tests.strategies.kinds import assert_same, exact, start
 from tests.strategies.loops import Task, trajectories
-from tests.strategies.runs import made
-from tests.strategies.test_every_strategy_messages import STEPS, counted
+from tests.strategies.runs import BATCH_NORM, made
+from tests.strategies.test_every_strategy_messages import counted, counted_steps
 
 Kind = type[Strategy]
 CODING = {name: kind for name, kind in CODECS.items() if name != "none"}
@@ -109,11 +109,11 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
     made = task.make_codec(layout, x, 0, True)
     values, indices, headers = made.count()
     coded = task.coded(layout, x)
-    pairs = ledger(events)
+    pairs, steps = ledger(events), counted_steps(task.strategy)
     for role, traffic in task.strategy.cost(codec.kind).by_role.items():
         own = [rank for rank, of_rank in enumerate(task.roles) if of_rank == role]
         sent = pairs[pairs["src"].isin(own)]
-        messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / STEPS
+        messages, nbytes = sent[["messages", "bytes"]].sum() / len(own) / steps
         expected = evaluate_cost(task.strategy, traffic, N, x.nbytes, coded)
         assert messages == pytest.approx(expected[0])
         if made.exact_size:
@@ -131,7 +131,7 @@ def test_the_ledger_is_the_closed_form(strategy: Kind, codec: type[Codec]) -> No
         assert marks["header_bytes"] == pytest.approx(each * headers, rel=0.02)
     workers = task.roles.count("worker")
     _, dense = evaluate_cost(task.strategy, task.strategy.cost().worker, N, x.nbytes)
-    assert marks["dense_bytes"] == pytest.approx(STEPS * workers * dense, rel=1e-3)
+    assert marks["dense_bytes"] == pytest.approx(steps * workers * dense, rel=1e-3)
 
 
 # What comes of it
@@ -182,7 +182,7 @@ def test_a_codec_may_have_defaults_of_its_own_for_options_of_the_run(tmp_path: P
 @pytest.mark.parametrize("codec", [TopK(density=1.0), RandomK(density=1.0), DGC(density=1.0, warmup_epochs=0)])
 @pytest.mark.parametrize(("strategy", "scope"), [(ParamServer(), "tensor"), (RingAllReduce(), "vector")])
 def test_with_all_elements_it_is_the_dense_strategy(strategy: Strategy, codec: Codec, scope: str) -> None:
-    dense, coded = (Task(strategy, N, "plain", codec=chosen, scope=scope) for chosen in (None, codec))
+    dense, coded = (Task(strategy, N, "plain", epochs=1, codec=chosen, scope=scope) for chosen in (None, codec))
     assert_same(coded, dense, 1e-10 if isinstance(strategy, RingAllReduce) else 0.0)  # whose sums have another order
 
 
@@ -200,18 +200,28 @@ def test_a_worker_dies_and_returns_and_its_link_begins_anew(tmp_path: Path, stra
     assert found["test_accuracy"] > 0.8
 
 
+SPARSE_LO_CO, DILOCO = LocalSGD(local_steps=2), LocalSGD(local_steps=2, outer_optimizer="nesterov")
+RESUMED: list[tuple[Strategy, Codec]] = [
+    (ParamServer(), TopK(density=0.25)), (RingAllReduce(), PowerSGD(rank=1)), (DILOCO, PowerSGD(rank=1)),
+    (SPARSE_LO_CO, TopK(density=0.2, error_decay=0.9)),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("strategy", "codec"),
-    once_each(
-        [(strategy, codec) for strategy in (ParamServer, RingAllReduce) for codec in CODING.values()],
-        lambda strategy, codec: codec.name == ("powersgd" if strategy is RingAllReduce else "topk"),
-    ),
-)
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Kind, codec: type[Codec]) -> None:
-    given: dict[str, Any] = {"codec": small_codec(codec), "n_gpus": 3, "checkpoint_every": 3, "epochs": 1}
-    whole = made(tmp_path, "whole", strategy(), checkpoint_keep=100, **given)
+    [
+        *RESUMED,
+        *(pytest.param(strategy(), small_codec(codec), marks=pytest.mark.exhaustive)
+          for strategy in (ParamServer, RingAllReduce) for codec in CODING.values()),
+    ],
+    ids=named,
+)  # fmt: skip
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Strategy, codec: Codec) -> None:
+    """Also from amid a round of local steps: the residual of the rounds before goes on."""
+    given = BATCH_NORM | {"codec": codec, "n_gpus": 3, "checkpoint_every": 3, "epochs": 1}  # a matrix that is cut
+    whole = made(tmp_path, "whole", strategy, checkpoint_keep=100, **given)
     path = str(tmp_path / "whole.checkpoints" / "step-00000003")
-    again = made(tmp_path, "again", strategy(), resume=path, **given | {"checkpoint_every": 0})
+    again = made(tmp_path, "again", strategy, resume=path, **given | {"checkpoint_every": 0})
     assert again["parameter_hash"] == whole["parameter_hash"]
 
 

@@ -209,6 +209,7 @@ def test_after_an_epoch_all_ranks_show_the_same_model(kind: Kind) -> None:
     for b, ranks in zip(([], [sum(workers) / len(workers)] * 4),
                         zip(*start(kind, after_finish, len(task.roles), task), strict=True), strict=True):  # fmt: skip
         assert len({str(rank["model"]) for rank in ranks}) == 1
+        assert kind.name != "none" or ranks[0]["x"] == ranks[0]["model"], "rank 0's"
         for rank in ranks if kind.traits.agree else ():
             assert rank["x"] == rank["model"]
             assert rank["b"] == pytest.approx(b)

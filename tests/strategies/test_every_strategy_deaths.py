@@ -43,7 +43,7 @@ def given_by_the_dead(strategy: Strategy) -> int:
 
 
 @EXHAUSTIVE
-@pytest.mark.corners("async_param_server", "backup_workers", "hogwild", "inconsistent_reads")
+@pytest.mark.corners("backup_workers", "hogwild", "inconsistent_reads")
 def test_the_others_go_on_without_a_dead_worker(survivor: Kind, tmp_path: Path, exhaustive: bool) -> None:
     """With all its options, where they let workers die, in `test_every_strategy_runs.py`."""
     roles_of(survivor)
@@ -75,7 +75,7 @@ def test_the_run_ends_with_a_dead_worker(mortal: Kind, tmp_path: Path) -> None:
         made(tmp_path, "run", mortal(), n_gpus=fit(mortal, 4), deaths=[Death(VICTIM, 0.01)])
 
 
-@pytest.mark.corners("ring_all_reduce", "param_server", "hogwild_pp")
+@pytest.mark.corners("ring_all_reduce", "hogwild_pp")
 def test_the_run_ends_with_a_dead_process_and_names_it(mortal: Kind, tmp_path: Path) -> None:
     roles_of(mortal)
     with pytest.raises(RunFailed, match=rf"rank {VICTIM} \(worker\) was killed by SIGKILL") as caught:
@@ -148,7 +148,7 @@ def test_a_worker_that_dies_in_the_first_moments_ends_nothing(survivor: Kind, ca
     assert all(result is not None for rank, result in enumerate(found) if rank != VICTIM)
 
 
-@pytest.mark.corners("async_param_server", "hogwild")
+@pytest.mark.corners("async_param_server")
 @pytest.mark.parametrize("calls", [6, *(pytest.param(calls, marks=pytest.mark.exhaustive) for calls in (0, 3, 12))])
 def test_a_worker_that_is_started_again_takes_part(returning: Kind, calls: int, tmp_path: Path) -> None:
     roles = roles_of(returning)

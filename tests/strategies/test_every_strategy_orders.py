@@ -22,10 +22,12 @@ SMALL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options, and how 
     "streaming_diloco": ({}, {"at_most": 20, "random": 2}),
     "hogwild_pp": ({}, {"at_most": 20, "random": 2}),
 }
+WITH_DEATHS = {"decoupled_diloco": {"at_most": 300, "random": 2}}  # 50 of 1101 orders with a death
 
 
 def check_all(kind: Kind, **how: Any) -> None:
     options, size = SMALL.get(kind.name, ({}, {}))
+    size = size | (WITH_DEATHS.get(kind.name, {}) if "deaths" in how else {})
     report = explore(kind(**options), **how, **size)
     assert report.counterexample is None, report.text()
     assert report.complete or "at_most" in size

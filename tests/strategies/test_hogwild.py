@@ -10,7 +10,7 @@ from torch import nn
 from gradwire.checkpoints.folder import listed
 from gradwire.core.transports.base import Transport
 from strategies import Hogwild, Single
-from tests.ranks import LIMIT, launch
+from tests.ranks import run
 from tests.strategies.kinds import on_ranks
 from tests.strategies.loops import N_SAMPLES, Rank, Task
 from tests.strategies.runs import BATCH_NORM, made
@@ -88,7 +88,7 @@ def scheduled(transport: Transport) -> list[float]:
 
 
 def test_the_schedule_counts_the_samples_of_all_ranks() -> None:
-    assert launch(scheduled, 2, timeout=LIMIT) == [[5.0, 25.0], [15.0, 35.0]]
+    assert run("shared_memory", scheduled, 2) == [[5.0, 25.0], [15.0, 35.0]]
 
 
 # Lost updates

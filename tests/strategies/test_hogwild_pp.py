@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gradwire.core.transports.base import Transport
 from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
-from tests.ranks import LIMIT, launch
+from tests.ranks import run
 from tests.strategies.loops import Rank, Task
 from tests.strategies.runs import made
 from tests.strategies.test_hogwild import zeros
@@ -86,7 +86,7 @@ def stepped(transport: Transport, strategy: Hogwild, order: list[int], gradient:
 def test_the_holder_exchanges_when_it_gets_the_token_and_passes_it_on_after_its_updates() -> None:
     # Each update adds 1. beta^2 + beta = 1, and beta + lambda = 1.
     strategy = HogwildPP(cluster_size=1, sync_delay=2)
-    ranks = launch(stepped, 2, strategy, [0, 0, 0, 1], -1.0, timeout=LIMIT, record=True)
+    ranks = run("shared_memory", stepped, 2, strategy, [0, 0, 0, 1], -1.0, record=True)
     expected = [
         ([BETA, BETA], 0),  # d = 1 is exchanged
         ([BETA + 1, BETA], 0),
@@ -102,7 +102,7 @@ def test_the_holder_exchanges_when_it_gets_the_token_and_passes_it_on_after_its_
 
 def test_the_updates_of_all_its_ranks_count_before_a_cluster_passes_the_token() -> None:
     strategy = HogwildPP(cluster_size=2, sync_delay=3)
-    ranks = launch(stepped, 3, strategy, [0, 1, 1, 1, 0], -1.0, timeout=LIMIT, record=True)
+    ranks = run("shared_memory", stepped, 3, strategy, [0, 1, 1, 1, 0], -1.0, record=True)
     assert [found["token"] for found in ranks[0][:-1]] == [0, 0, 0, 0, 1], "the lowest rank passes it, when it looks"
     assert [rank[-1]["communicated"] for rank in ranks] == [1, 0, 0], "and it alone exchanges"
 
@@ -110,7 +110,7 @@ def test_the_updates_of_all_its_ranks_count_before_a_cluster_passes_the_token() 
 def test_one_cluster_is_hogwild_and_exchanges_nothing() -> None:
     order = [0, 1, 1, 0, 0, 1, 0, 1]
     kinds = (Hogwild(), HogwildPP(cluster_size=2, sync_delay=1))
-    hogwild, one_cluster = (launch(stepped, 2, kind, order, 0.3, timeout=LIMIT, record=True)[0] for kind in kinds)
+    hogwild, one_cluster = (run("shared_memory", stepped, 2, kind, order, 0.3, record=True)[0] for kind in kinds)
     assert one_cluster[:-1] == hogwild[:-1], "bit for bit"
     assert one_cluster[-1]["model"] == hogwild[-1]["model"]
     assert one_cluster[-1]["communicated"] == 0
@@ -139,7 +139,7 @@ def resumed(transport: Transport) -> list[Any]:
 
 
 def test_a_state_of_rank_0_is_that_of_all_clusters() -> None:
-    ranks = launch(resumed, 2, timeout=LIMIT)
+    ranks = run("shared_memory", resumed, 2)
     for before, after in ranks:
         assert before == after == ranks[0][0]
     x_0, x_1, u_0, u_1, token, *_ = ranks[0][0]

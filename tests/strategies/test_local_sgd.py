@@ -1,25 +1,13 @@
 """Local SGD: at its ends it is the ring, FedAvg and DiLoCo."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from strategies import LocalSGD
 from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import Rank, Task, X, Y, make_model
+from tests.strategies.loops import Rank, Task
 
 N = 3
-
-
-def gradient(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    model = make_model()
-    torch.nn.utils.vector_to_parameters(x, model.parameters())
-    torch.nn.functional.cross_entropy(model(X[part]), Y[part]).backward()
-    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
-
-
-NESTEROV: dict[str, Any] = {"outer_optimizer": "nesterov"}
 
 
 @pytest.mark.parametrize("steps", [4, 5, 7])

@@ -2,18 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from gradwire.compression import Codec, NoCodec, PowerSGD, TopK
+from gradwire.compression import Codec, NoCodec, TopK
 from strategies import LocalSGD, RingAllReduce, Strategy
 from tests.strategies.kinds import start
 from tests.strategies.loops import N_STEPS, OPTIMIZERS, Task, X, Y, make_model, trajectories
-from tests.strategies.runs import made
 from tests.virtual_time.test_footprints import PARAMETERS, counted, options_of
 
 N, H, EPOCHS = 3, 3, 3
@@ -81,21 +79,6 @@ def test_sparseloco_and_muloco_take_the_steps_of_a_plain_program(
         optimizer, lr, momentum, sparse(0.25, beta) if beta else lambda _, delta: delta
     )
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("codec", "outer"),
-    [(TopK(density=0.2, error_decay=0.9), {}), (PowerSGD(rank=1), NESTEROV)],
-    ids=["topk", "powersgd"],
-)
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, outer: dict[str, Any], codec: Codec) -> None:
-    """From the middle of a round, and from its end: the residual of the rounds before goes on."""
-    given: dict[str, Any] = {"codec": codec, "n_gpus": 3, "epochs": 1}
-    whole = made(tmp_path, "whole", LocalSGD(local_steps=2, **outer), checkpoint_every=1, checkpoint_keep=99, **given)
-    for step in (3, 4):
-        path = str(tmp_path / "whole.checkpoints" / f"step-0000000{step}")
-        again = made(tmp_path, f"again {step}", LocalSGD(local_steps=2, **outer), resume=path, **given)
-        assert again["parameter_hash"] == whole["parameter_hash"]
 
 
 @OUTER

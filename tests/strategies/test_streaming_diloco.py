@@ -43,10 +43,7 @@ DILOCO: dict[str, Any] = {"fragments": 1, "delay": 0, "blend": 0.0}
 
 STRATEGIES = [
     StreamingDiLoCo(fragments=2, local_steps=3, delay=2, blend=0.25),
-    StreamingDiLoCo(fragments=2, local_steps=5, delay=0, blend=0.5, outer_lr=0.5, outer_momentum=0.0),
-    StreamingDiLoCo(fragments=9, local_steps=1, delay=0, blend=0.75),
     StreamingDiLoCo(fragments=2, local_steps=3, eager=True),
-    StreamingDiLoCo(fragments=1, local_steps=4, eager=True),
     StreamingDiLoCo(fragments=2, local_steps=3, delay=1, blend=0.5, strided=True),
 ]
 

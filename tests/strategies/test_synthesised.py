@@ -21,7 +21,7 @@ from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Linked
 from strategies.all_reduce.synthesised import Schedule, Synthesised, run_schedule, synthesise
 from strategies.collectives import AllReduce
-from tests.graphs import FILES, FOLDER
+from tests.graphs import FOLDER
 from tests.runs import SMALL, said_by, small
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
 
@@ -38,16 +38,15 @@ def seconds(graph: Graph, all_reduce: AllReduce, length: int) -> float:
     return max(VirtualTime(Linked(graph), lambda *_: 0.0).launch(each, graph.ranks))
 
 
+EXHAUSTIVE_TORUS = pytest.param("torus-4x4.json", marks=pytest.mark.exhaustive)
+
+
 def running(schedule: Schedule) -> AllReduce:
     return lambda vector, transport, n: run_schedule(vector, transport, n, schedule)
 
 
-def test_the_files_are_those_that_are_made_here() -> None:
-    assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == FILES
-
-
-@pytest.mark.parametrize("length", [1_600, 1_600_000])  # of float32; of fewer whole vectors have fewer latencies
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("length", [1_600, 160_000])  # of float32; of fewer whole vectors have fewer latencies
+@pytest.mark.parametrize("name", ["ring-8.json", "two-racks-of-4.json", EXHAUSTIVE_TORUS])
 def test_it_takes_what_was_planned_and_no_other_is_faster_and_a_ring_has_the_ring(name: str, length: int) -> None:
     graph = read_graph(str(FOLDER / name))
     schedule = synthesise(graph, 4 * length / graph.ranks)
@@ -59,7 +58,7 @@ def test_it_takes_what_was_planned_and_no_other_is_faster_and_a_ring_has_the_rin
     assert (took == pytest.approx(others["ring"])) == name.startswith("ring")
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(N=st.integers(1, 9), seed=st.integers(0, 99), data=st.data())
 def test_it_has_no_fault_on_any_network(N: int, seed: int, data: st.DataObject) -> None:
     around = [(rank, (rank + 1) % N) for rank in range(N) if N > 1]
@@ -85,7 +84,7 @@ def test_a_slow_link_is_idle_rather_than_slower_than_another_way() -> None:
 
 
 def test_the_same_seed_makes_the_same() -> None:
-    graph = read_graph(str(FOLDER / "torus-4x4.json"))
+    graph = read_graph(str(FOLDER / "two-racks-of-4.json"))
     made = [synthesise.__wrapped__(graph, 1e4, seed) for seed in (1, 1, 2)]
     assert made[0] == made[1] != made[2]
 

@@ -17,7 +17,7 @@ from tests.runs import ROOT
 
 
 class Victim:
-    """A run of train.py with 3 ranks that would last for hours, in its own session."""
+    """A run of train.py with 3 ranks that would last for hours, in its own session. It mostly waits for rank 1."""
 
     def __init__(self, folder: Path, strategy: str, *options: str) -> None:
         self.left_by_others = left_in_shared_memory()
@@ -26,7 +26,8 @@ class Victim:
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "train.py", "--strategy", strategy, "--n_gpus", "3", "--epochs", "100000",
-                 "--device", "cpu", "--timeout", str(LIMIT), "--results_dir", str(self.results), *options],
+                 "--device", "cpu", "--slow", "1:20", "--timeout", str(LIMIT), "--results_dir", str(self.results),
+                 *options],
                 cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True,
             )  # fmt: skip
 

@@ -50,17 +50,17 @@ def bring_all(transport: Transport, report: Report, first: str, second: bytes) -
     transport.barrier()
     transport.recorder.add("data", 0.0, 1.0)
     facts = transport.rank, transport.world_size, str(transport.device), len(transport.recorder.frame())
-    return *facts, first, second, torch.full((1_000_000,), transport.rank)
+    return *facts, first, second, torch.full((100_000,), transport.rank)
 
 
 def test_ranks_get_what_launch_was_told_and_report_in_order(launcher: LauncherEngine) -> None:
-    large = bytes(10_000_000)
+    large = bytes(500_000)
     found = launcher.launch(bring_all, "first", large, reports=True)
     assert found.errors == {}
     assert [result[:-1] for result in found.results] == [
         (r, launcher.n, "cpu", 0, "first", large) for r in range(launcher.n)
     ]
-    assert all(torch.equal(vectors[-1], torch.full((1_000_000,), rank)) for rank, vectors in enumerate(found.results))
+    assert all(torch.equal(vectors[-1], torch.full((100_000,), rank)) for rank, vectors in enumerate(found.results))
     for rank in range(launcher.n):
         of_rank = [value for src, value in found.reports if src == rank]
         assert of_rank == [*((rank, number) for number in range(100)), large]
@@ -120,15 +120,24 @@ def fail(transport: Transport, kind: str) -> Any:
     return transport.recv(1, "its part")
 
 
+FAILURES = {
+    "raised": (1, r"rank 1 \(worker\) raised KeyError: 'the reason'; meanwhile rank 0 \(server\) waited for"),
+    "usage": (2, r"the reason$"),
+    "stopped": (1, r"rank 1 \(worker\): the reason$"),
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "code", "told"),
+    ("launcher", "kind"),
     [
-        ("raised", 1, r"rank 1 \(worker\) raised KeyError: 'the reason'; meanwhile rank 0 \(server\) waited for"),
-        ("usage", 2, r"the reason$"),
-        ("stopped", 1, r"rank 1 \(worker\): the reason$"),
+        *(pytest.param(*param.values, "raised", marks=param.marks) for param in params()),
+        *(pytest.param(*param.values, "usage", marks=param.marks) for param in params("torchrun", "virtual time")),
+        *(pytest.param(*param.values, "stopped", marks=param.marks) for param in params("local", "dask")),
     ],
+    indirect=["launcher"],
 )
-def test_a_rank_that_fails_is_named(launcher: LauncherEngine, kind: str, code: int, told: str) -> None:
+def test_a_rank_that_fails_is_named(launcher: LauncherEngine, kind: str) -> None:
+    code, told = FAILURES[kind]
     errors = launcher.launch(fail, kind, roles=ROLES[: launcher.n]).errors
     said, exit_code = errors.pop(1 if launcher.is_member else None)
     assert exit_code == code

@@ -43,9 +43,11 @@ NAMES = ("run.csv", "run.json", "run.events.csv.gz", "model.pt")
 WRITE, RENAME = (Path, "write_bytes"), (os, "replace")
 
 
-@pytest.mark.parametrize("there", [NAMES[:1], NAMES, ()], ids=len)
-@pytest.mark.parametrize(("where", "n_done"), [(WRITE, 0), (WRITE, 1), *((RENAME, n) for n in range(4))])
-@pytest.mark.parametrize("error", [OSError("no more"), KeyboardInterrupt("no more")], ids=repr)
+ERRORS = {NAMES[:1]: OSError("no more"), NAMES: KeyboardInterrupt("no more"), (): OSError("no more")}
+
+
+@pytest.mark.parametrize(("there", "error"), ERRORS.items())
+@pytest.mark.parametrize(("where", "n_done"), [(WRITE, 1), *((RENAME, n) for n in (0, 1, 3))])
 def test_if_one_file_cannot_be_written_or_named_all_stay_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], where: tuple[Any, str], n_done: int,
     error: BaseException,

@@ -12,6 +12,7 @@ from gradwire.results import load_events, load_table
 from gradwire.virtual_time.transport import Simulated
 from strategies import STRATEGIES
 from tests.runs import BUILTIN, IN_MEMORY, KINDS, N_TRAIN, metadata, n_gpus_of, small, strategy_of
+from tests.selection import by_default
 from tests.strategies.runs import made
 
 pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
@@ -19,6 +20,11 @@ pytestmark = pytest.mark.xdist_group("loop")  # a run of the module is made once
 EPOCHS = 2
 PASSED: dict[str, list[int]] = {}
 ASYNCHRONOUS = [name for name, kind in STRATEGIES.items() if kind.traits.asynchronous]
+SEVERAL = (
+    "single", "ring_all_reduce", "param_server", "backup_workers", "sharded_param_server", "sharded_ring", "gossip",
+    "dgs", "fully_sharded", "async_param_server", "downpour", "decoupled_diloco", "hogwild", "ad_psgd",
+    "param_server_builtin",
+)  # fmt: skip
 
 
 def ranks_of(name: str) -> int:
@@ -26,9 +32,19 @@ def ranks_of(name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every strategy's run, in virtual time where it can be; PASSED has the bytes that each rank's transport sent."""
-    folder, close = tmp_path_factory.mktemp("results"), Simulated.close
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture
+def results(folder: Path, name: str) -> Path:
+    """The folder with a strategy's run, made once, in virtual time where it can be.
+
+    PASSED has the bytes that each rank's transport sent.
+    """
+    if name in PASSED:
+        return folder
+    close, PASSED[name] = Simulated.close, []
 
     def closing(transport: Simulated) -> None:
         PASSED[name].append(transport.bytes_sent.total())
@@ -36,15 +52,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Simulated, "close", closing)
-        for name in KINDS:
-            PASSED[name] = []
-            saves = {"checkpoint_every": 3, "save": str(folder / f"{name}.pt")}
-            more: dict[str, Any] = {} if name in (*IN_MEMORY, *BUILTIN) else saves
-            made(folder, name, strategy_of(name), n_gpus=ranks_of(name), epochs=EPOCHS, **more)
+        saves = {"checkpoint_every": 3, "save": str(folder / f"{name}.pt")}
+        more: dict[str, Any] = {} if name in (*IN_MEMORY, *BUILTIN) else saves
+        made(folder, name, strategy_of(name), n_gpus=ranks_of(name), epochs=EPOCHS, **more)
     return folder
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", by_default(SEVERAL, KINDS))
 def test_steps_and_samples_are_those_that_were_taken_and_so_are_the_steps_of_events(results: Path, name: str) -> None:
     table, events = load_table(results / f"{name}.csv"), load_events(results / name)
     last = table[table["role"] == "worker"].groupby("rank")["step"].max().clip(lower=1)  # some rank may have taken none
@@ -72,7 +86,7 @@ def test_steps_and_samples_are_those_that_were_taken_and_so_are_the_steps_of_eve
         assert workers.groupby("epoch")["samples"].sum().tolist() == [N_TRAIN] * EPOCHS
 
 
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
+@pytest.mark.parametrize("name", by_default(SEVERAL, ASYNCHRONOUS))
 def test_an_asynchronous_epoch_ends_with_what_is_under_way(results: Path, name: str) -> None:
     """In virtual time, where it can run there: in processes, ranks of ad_psgd take steps until rank 0's word comes."""
     table = load_table(results / f"{name}.csv")
@@ -101,11 +115,15 @@ def test_the_record_says_how_large_the_optimizers_state_is(results: Path, name: 
     assert found == {str(rank): nbytes for rank, nbytes in enumerate(expected)}
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in IN_MEMORY])
+@pytest.mark.parametrize("name", by_default(SEVERAL, (name for name in STRATEGIES if name not in IN_MEMORY)))
 def test_every_byte_that_a_transport_sends_is_on_record(results: Path, name: str) -> None:
     events = load_events(results / name)
     sent = events[events["op"] == "send"]
     assert sent["bytes"].sum() == sum(PASSED[name])
+    training = events[(events["phase"] != EVALUATE) & (events["epoch"] > 0)]
+    table = load_table(results / f"{name}.csv")
+    for column, op in (("bytes_sent", "send"), ("bytes_received", "recv")):
+        assert table[column].sum() == training.loc[training["op"] == op, "bytes"].sum(), column
     to_evaluate = sent[(sent["phase"] == EVALUATE) & (sent["epoch"] > 0)]["bytes"].sum()
     assert metadata(results, name)["evaluate_bytes"] == to_evaluate
     assert to_evaluate > 0 or len(PASSED[name]) == 1

@@ -14,6 +14,7 @@ from gradwire.results import load_table
 from strategies import WorkerOptimizer
 from tests.ranks import virtual_time
 from tests.runs import strategy_of
+from tests.selection import by_default
 from tests.strategies.runs import made
 
 GPT: dict[str, Any] = {
@@ -24,7 +25,7 @@ IN_STEP = {"ring_all_reduce": {}, "sharded_ring": {}, "param_server": {}, "local
 
 
 @pytest.mark.parametrize("amp", [pytest.param("none", marks=pytest.mark.exhaustive), "bf16"])
-@pytest.mark.parametrize("name", IN_STEP)
+@pytest.mark.parametrize("name", by_default(("sharded_ring", "local_sgd"), IN_STEP))
 def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, name: str, amp: str) -> None:
     strategy = strategy_of(name, **IN_STEP[name])
     same = GPT | {"amp": amp, "checkpoint_every": 3, "checkpoint_keep": 100}
@@ -42,7 +43,11 @@ def test_a_run_twice_resumed_and_in_virtual_time_draws_the_same(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("name", "real"),
-    [("easgd", True), ("easgd", False), ("downpour", False), ("async_param_server", False)],
+    [
+        ("easgd", True),
+        ("downpour", False),
+        *(pytest.param(name, False, marks=pytest.mark.exhaustive) for name in ("easgd", "async_param_server")),
+    ],
 )
 def test_a_replay_draws_the_same(tmp_path: Path, name: str, real: bool) -> None:
     strategy, same = strategy_of(name), GPT | {"amp": "bf16"}

@@ -20,6 +20,7 @@ from tests import tasks
 from tests.checkpoints.samples import score_here
 from tests.core.training.test_trainer import plain
 from tests.runs import BUILTIN, arguments, made, n_gpus_of, said, small, strategy_of
+from tests.selection import by_default
 from tests.strategies import runs
 
 LINES: dict[str, Any] = {
@@ -43,7 +44,10 @@ def trained(folder: Path, name: str, **changes: Any) -> torch.Tensor:
 SYNCHRONOUS = ("single", "ring_all_reduce", "param_server", "sharded_ring", "overlapped_ring", *BUILTIN)
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+SEVERAL = ("single", "ring_all_reduce", "param_server", "overlapped_ring", "fully_sharded_builtin")
+
+
+@pytest.mark.parametrize("name", by_default(SEVERAL, SYNCHRONOUS))
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_ranks_with_unequal_numbers_of_tokens_take_the_steps_of_one_process_on_whole_batches(
     tmp_path: Path, name: str, accumulate: int

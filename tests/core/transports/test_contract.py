@@ -15,9 +15,9 @@ SUITE = "tests/core/transports/contract"
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("engine", ["tests.ranks:InVirtualTime", "tests.backend.engine:GroupRanks"])
-def test_engines_outside_the_suite_pass(engine: str) -> None:
-    command = [sys.executable, "-m", "pytest", SUITE, "--transport", engine, "-n0", "-vv"]
+@pytest.mark.parametrize("outside", ["tests.ranks:InVirtualTime", "tests.backend.engine:GroupRanks"])
+def test_engines_outside_the_suite_pass(outside: str) -> None:
+    command = [sys.executable, "-m", "pytest", SUITE, "--transport", outside, "-n0", "-vv"]
     done = subprocess.run(
         [*command, "-m", "not slow", "-p", "no:cacheprovider"], cwd=ROOT, capture_output=True, text=True,
         timeout=LIMIT, check=False,

@@ -31,7 +31,7 @@ def same(message: Any, value: Any) -> bool:
     return message.tensor is None and message.object == value
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     messages=st.lists(st.tuples(st.one_of(OBJECTS, VECTORS), TAGS, INT64), max_size=15),
     cuts=st.lists(st.floats(0, 1), max_size=20),

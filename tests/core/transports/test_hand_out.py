@@ -11,6 +11,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.core.transports.peer import Peer
 from tests.core.transports.samples import die
 from tests.ranks import outcome, run_with_deaths, values
+from tests.selection import by_default
 
 # Dying
 
@@ -56,7 +57,7 @@ def die_handing_out(transport: Transport, point: str) -> Any:
     return seen
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", by_default(POINTS[1:3], POINTS))
 def test_a_death_around_the_hand_out_is_lost_to_who_waits_and_nothing_to_the_others(point: str) -> None:
     seen = run_with_deaths("shared_memory", die_handing_out, 3, point)
     lost = ("PeerLost", 2)

@@ -18,7 +18,7 @@ SEND = st.tuples(KINDS, SENDERS, st.sampled_from(TAGS))
 TAKE = st.tuples(st.just("take"), st.just(ANY) | SENDERS, st.sampled_from([*TAGS, TAGS]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(steps=st.lists(SEND | TAKE, max_size=30))
 def test_whatever_is_sent_and_taken_in_between(steps: list[tuple[str, int, Any]]) -> None:
     def is_meant(sent: tuple[int, str, int], src: int, tags: Any) -> bool:

@@ -6,13 +6,16 @@ from torch import nn
 
 from gradwire.core.records.errors import UsageError
 from gradwire.core.workloads.models import MODELS, build, check
+from tests.selection import by_default
 
 SHAPES = [(1, 8, 8), (2, 20, 70), (3, 224, 224)]
 
 
-@pytest.mark.slow
+LARGE = ("resnet34", "resnet50")  # whose blocks others have too
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "gpt"])
+@pytest.mark.parametrize("name", by_default({*MODELS} - {*LARGE}, (name for name in MODELS if name != "gpt")))
 def test_every_model_takes_every_image(name: str, shape: tuple[int, ...]) -> None:
     if name not in ("mlp", "lenet"):
         pytest.importorskip("torchvision")

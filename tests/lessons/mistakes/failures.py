@@ -5,6 +5,8 @@ from tests.lessons.mistakes import Mistake
 IN_TIME = "                answered = []\n"
 YOUNG = "(2 * save_s * life_s / N) ** 0.5"
 
+MEAN, UPDATE = "total / wanted", "update(total / wanted)"
+
 MISTAKES = [
     Mistake("adds_what_is_late", "wrong", 40, "it is late, x has changed since: drop it; right so far: save, interval",
             ("has[message.src] == t", "has[message.src] <= t")),
@@ -47,4 +49,17 @@ MISTAKES = [
             ("recv(ANY", "recv(next(k for k in [*has] * 2 if k not in in_time)")),
     Mistake("waits_for_all", "wrong", 40, "step 2 has 3 gradients; expected the first W - b = 2 of 3",
             ("wanted, has = len(transport.peers) - b,", "wanted, has = len(transport.peers),")),
+    Mistake("steps_by_ones", "wrong", 40, "step 2 is not made of gradients at its x", (MEAN, "torch.ones_like(x)")),
+    Mistake("changes_x", "wrong", 40, "after step 2, and not by upd", (UPDATE, f"{UPDATE}\n            x.mul_(2)")),
+    Mistake("updates_nothing", "wrong", 40, "collect made 0 updates; expected 6", (UPDATE, "x.sub_(total)")),
+    Mistake("sends_a_part", "answer", 40, "was sent a tensor [99] of float32; expected a tensor [100]",
+            ("x.clone(), k", "x[1:].clone(), k")),
+    Mistake("ignores_goodbyes", "deadlock", 40,
+            "; answer every gradient, a late one at once, until all have said goodbye; right so far",
+            ('("gradient", "goodbye")', '"gradient"')),
+    Mistake("returns_text", "returned", 40, "interval returned '", ("return float(", "return str(")),
+    Mistake("saves_no_x", "wrong", 40, "save: x is not saved; without it the training begins anew",
+            ("return in_place |", "return")),
+    Mistake("saves_a_tuple", "returned", 40, "save returned (a int, a dict); expected a dict",
+            ("return in_place |", "return 1, in_place |")),
 ]  # fmt: skip

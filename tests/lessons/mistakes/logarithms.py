@@ -15,6 +15,14 @@ KEEP = "        part, theirs = halves"
 HALF = '        with transport.recv(partner, "halving") as received:\n            part.add_(received.vector)'
 COPY = 'transport.recv(partner, "doubling").copy_to(theirs)'
 
+BEGIN = "    part, sent, back, distance = vector, [], [], 1\n"
+
+
+def on_sets(code: str) -> tuple[str, str]:
+    """Return the change by which halving-doubling does this, too, when it is given integers."""
+    return BEGIN, f"    if vector.dtype == torch.int64:\n        {code}\n{BEGIN}"
+
+
 MISTAKES = [
     Mistake("adds_before_it_is_read", "wrong", 30,
             "rank 0 may not have read, elements 0 to 7: the partner reads `vector` where it lies: copy what comes,",
@@ -96,4 +104,13 @@ MISTAKES = [
 
     ring_all_reduce(vector, transport)
 """),
+    # On sets only.
+    Mistake("clones_the_transport", "wrong", 30, "length 8: rank 0, round 1: AttributeError: ",
+            on_sets("transport.clone()")),
+    Mistake("exits", "wrong", 30, "halving_doubling: N = 2, length 8, on vectors of integers: SystemExit",
+            on_sets("raise SystemExit")),
+    Mistake("raises", "wrong", 30, "length 8: rank 0, round 1: ValueError: not these",
+            on_sets("raise ValueError('not these')")),
+    Mistake("waits_for_ever", "wrong", 30, "rank 0, round 1: waits for 'x' of rank 1, which never comes",
+            on_sets("transport.recv(1 - r, 'x')")),
 ]  # fmt: skip

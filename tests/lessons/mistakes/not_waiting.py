@@ -93,4 +93,8 @@ MISTAKES = [
             ("return small", "return 0.95 * small")),
     Mistake("looks_too_far_back", "raised", 20, ", 2, 40) raised IndexError: list",
             ("x.append(x[t] -", "x.append(x[t - 41] -")),
+    Mistake("still_without_descend", "hole", 20, "descend; right so far: serve",
+            ("    x = [1.0]\n", "    raise NotImplementedError('descend')\n")),
+    Mistake("knows_no_bound", "raised", 50, "; right so far: serve without a bound",
+            ("s is None or steps", "s is None or missing_bound or steps")),
 ]  # fmt: skip

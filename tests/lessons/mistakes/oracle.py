@@ -108,4 +108,11 @@ MISTAKES = [
             ("    g.div_(total)\n", "")),
     Mistake("divides_by_no_samples", "raised", 52, "raised ZeroDivisionError: ",
             ("g.zero_()  # 0 x NaN would be NaN", "g.div_(n - n + 0.0).mul_(1 // n)")),
+    Mistake("still_without_verify", "hole", 45, "verify; right so far: cut, one_process, average",
+            ("    alike = all(", "    raise NotImplementedError('verify')\n    alike = all(")),
+    Mistake("sends_n_apart", "costly", 70, "sends a number in a message of its own; n can travel beside the vector",
+            ("total = ring_all_reduce(g.mul_(n), transport, n)", """ring_all_reduce(g.mul_(n), transport)
+    counted = torch.tensor([float(n)])
+    ring_all_reduce(counted, transport)
+    total = int(counted)""")),
 ]  # fmt: skip

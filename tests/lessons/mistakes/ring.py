@@ -4,6 +4,11 @@ from tests.lessons.mistakes import Mistake
 
 ADD = "chunks[(r - s - 1) % N].add_(received.vector)"
 
+MEAN = "vector.div_(N)"
+NO_MEAN = (MEAN, 'raise NotImplementedError("the mean")')
+SHARE_ONLY = "    for s in range(N - 1):\n        sent.append(transport.isend(chunks[(r + 1 - s)"
+HOLE = '    raise NotImplementedError("share-only")\n'
+
 MISTAKES = [
     Mistake("adds_finished_chunks", "wrong", 20,
             "N = 3, step 4: rank 0 sent chunk 0 to rank 1 that holds 2 x rank 0 + rank 1 + rank 2; expected rank 0 "
@@ -70,4 +75,25 @@ MISTAKES = [
     Mistake("takes_one_step", "hole", 0,
             "the rest; the messages so far are right, but only 1 of each rank; share-reduce sends N - 1 = 2",
             (ADD, f'{ADD}\n        raise NotImplementedError("the rest")')),
+    Mistake("still_without_the_mean", "hole", 40, "line 23 of still_without_the_mean.py: the mean; the messages so far "
+            "are right", NO_MEAN),
+    Mistake("still_without_the_mean_and_wrong", "hole", 20,
+            "the mean; but first, N = 3, step 3: rank 0 sent chunk 0 to rank 1; expected chunk 1",
+            NO_MEAN, ("r + 1 - s", "r - s"), ("(chunks[(r - s) % N])", "(chunks[(r - s - 1) % N])")),
+    Mistake("still_without_share_only", "hole", 20, "still to be written, line 18 of",
+            (SHARE_ONLY, f"{HOLE}{SHARE_ONLY}")),
+    # What Python names in its own words gets a hint.
+    Mistake("assigns_to_a_tuple", "raised", 0, "in place, chunks[i].add_(received.vector)",
+            (ADD, "chunks[(r - s - 1) % N] += received.vector")),
+    Mistake("adds_the_message", "raised", 0, "; recv returns a message; the tensor in it is received.vector",
+            (ADD, "chunks[(r - s - 1) % N].add_(received)")),
+    Mistake("divides_a_number", "raised", 0, "`//` divides whole numbers",
+            (ADD, "chunks[(r - s) % N - s / 1].add_(received.vector)")),
+    Mistake("adds_a_shorter_one", "raised", 0, "; the two differ in length: are they chunks",
+            (ADD, "chunks[0].add_(received.vector[1:])")),
+    Mistake("makes_a_new_vector", "wrong", 40,
+            "divide by N, once; line 23 of makes_a_new_vector.py (vector = vector / N) makes a new tensor, and the "
+            "caller's vector stays as it is: change it in place, vector.copy_(...)", (MEAN, "vector = vector / N")),
+    Mistake("forgets_the_tag", "raised", 20, "a message has a tag: isend(tensor, dst, tag), recv(src, tag)",
+            ('right, "share-only")', "right)")),
 ]  # fmt: skip

@@ -76,4 +76,6 @@ def stream(sums, fragment, t):
     Mistake("waits_at_once", "costly", 87, "a sum is waited for in the step in which it is begun: end it tau steps lat",
             ("        send(sums, fragment)\n", f"        send(sums, fragment)\n        {KEPT} = {END}\n"),
             (f"n = {END}", f"n = send.__dict__.pop(fragment.tag, None) or {END}")),
+    Mistake("still_without_stream", "hole", 30, ".py: stream; right so far: outer_step",
+            'def stream(sums, fragment, t):\n    raise NotImplementedError("stream")\n'),
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from tests.lessons.mistakes import Mistake
 
+CUT = "torch.tensor_split(g, N), torch.tensor_split(x, N)"
+
 MISTAKES = [
     Mistake("does_not_gather", "wrong", 40, "rank 0 holds the old x in chunk 0: nobody has sent it the new one",
             ("    for s in range(N - 1):\n"
@@ -67,4 +69,7 @@ MISTAKES = [
             ("sent = []", "sent = []\n    own = (r + 1) % N\n    update(x_chunks[own], g_chunks[own])"),
             ("    own = (r + 1) % N  # whose sum is finished here\n    update(x_chunks[own], g_chunks[own] / N)\n",
              "")),
+    Mistake("cuts_unevenly", "costly", 76, "numbers, more than its share",
+            (f"g_chunks, x_chunks = {CUT}", "ends = [len(x) * (i + 1) // (2 * N) for i in range(N - 1)]\n"
+             f"    g_chunks, x_chunks = {CUT.replace('N)', 'ends)')}")),
 ]  # fmt: skip

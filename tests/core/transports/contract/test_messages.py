@@ -50,8 +50,8 @@ def tensors_of_all_kinds(transport: Transport) -> dict[str, torch.Tensor]:
     own.copy_(pattern(1000, torch.float32))
     small = transport.allocate(999, torch.int8)
     small.copy_(pattern(999, torch.int8))
-    big = transport.allocate(5 * MILLION)
-    big.copy_(pattern(5 * MILLION, torch.float32))
+    big = transport.allocate(MILLION)
+    big.copy_(pattern(MILLION, torch.float32))
     kinds = {
         "no element": torch.empty(0),
         "no element, of int8": torch.empty(0, dtype=torch.int8),
@@ -63,7 +63,7 @@ def tensors_of_all_kinds(transport: Transport) -> dict[str, torch.Tensor]:
         "no element, strided": torch.empty(0)[::2],
         "one element, strided": torch.tensor([3.5])[::2],
         "with gradient": pattern(9, torch.float32).requires_grad_(),
-        "5 million elements": pattern(5 * MILLION, torch.float32, seed=1),
+        "a million elements": pattern(MILLION, torch.float32, seed=1),
         "a whole allocated vector": own,
         "no element of an allocated vector": own[10:10],
         "one element of an allocated vector": own[7:8],
@@ -74,8 +74,8 @@ def tensors_of_all_kinds(transport: Transport) -> dict[str, torch.Tensor]:
         "an allocated vector as a matrix": own.reshape(10, 100),
         "an allocated vector as a transposed matrix": own.reshape(10, 100).t(),
         "an allocated vector seen as another dtype": own.view(torch.int32)[5:10],
-        "5 million allocated elements": big,
-        "most of 5 million allocated elements": big[1:-1],
+        "a million allocated elements": big,
+        "most of a million allocated elements": big[1:-1],
     }
     for seed, dtype in enumerate(DTYPES):
         kinds[f"{dtype}"] = pattern(777, dtype, seed)
@@ -114,7 +114,7 @@ def change_after_isend(transport: Transport) -> list[Any]:
         nested = {"tensor": torch.ones(5), "of": ["a list", torch.ones(2)]}
         del own
         heir = torch.ones(MILLION)  # may lie where an allocated vector lay
-        transport.isend(torch.ones(5 * MILLION), 0, "large")
+        transport.isend(torch.ones(MILLION), 0, "large")
         for value in (plain, plain[1:50], heir, matrix.t(), kept[::2], items, nested):
             transport.isend(value, 0, "changed later")
         for changed in (plain, heir, matrix, kept):

@@ -215,7 +215,7 @@ def follow(transport: Transport, room: torch.Tensor, schedule: Schedule, chance:
 
 
 @pytest.mark.slow
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(st.tuples(schedules(), st.integers(0, 2**32)), min_size=1, max_size=5))
 def test_any_schedule_of_messages_arrives_complete_and_in_order(engine: str, plans: list[tuple[Schedule, int]]) -> None:
     assert run(engine, follow_all, 3, plans) == [[], [], []]

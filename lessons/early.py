@@ -1,8 +1,52 @@
-"""The hole that a lab begins with, found in a file without running it: this loads no torch."""
+"""What commands say of names, and of files with a hole, without running anything: this loads no torch."""
 
 import ast
+import sys
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
+
+from gradwire.core.records.errors import UsageError, nearest
+from lessons.labs import LABS
+
+
+def require_lab(name: str) -> None:
+    """Raise UsageError if there is no lab of this name."""
+    if name not in LABS:
+        raise UsageError(f"{name}: there is no such lab; {nearest(name, LABS)}there are {', '.join(LABS)}")
+
+
+def require_labs(name: str) -> None:
+    """Raise UsageError if there is no lab of this name, and it is not "all"."""
+    if name != "all":
+        require_lab(name)
+
+
+def require_file(path: str) -> None:
+    """Raise UsageError if there is no such file."""
+    if not Path(path).exists():
+        raise UsageError(f"{path}: there is no such file; give the file with your functions")
+
+
+def require_folder(path: str) -> None:
+    """Raise UsageError if there is no such folder."""
+    if not Path(path).is_dir():
+        raise UsageError(f"{path}: there is no such folder; give that with a folder or a .py file for each student")
+
+
+def refuse(*checks: Callable[[str], None]) -> None:
+    """End this process, as after any bad usage, if a check raises UsageError for the argument in its place.
+
+    Arguments behind the first option are not looked at.
+    """
+    given = sys.argv[1:]
+    options = [i for i, argument in enumerate(given) if argument.startswith("-")]
+    try:
+        for check, argument in zip(checks, given[: min(options, default=len(given))], strict=False):
+            check(argument)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def find_hole(lab: str, path: str) -> str:

@@ -1,10 +1,12 @@
 """The backend gradwire, on ranks that are processes. Above each test stands what its ranks run."""
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -248,8 +250,8 @@ def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
         return [(ranks[0].returncode, said), (ranks[1].returncode, "")]
     finally:
         for rank in ranks:
-            with_children = rank.pid  # its session, in which a child may be left
-            subprocess.run(["kill", "-9", f"-{with_children}"], stderr=subprocess.DEVNULL, check=False)
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)  # its session, in which a child may be left
 
 
 def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:

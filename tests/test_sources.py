@@ -20,7 +20,7 @@ ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
 WINGS: dict[str, tuple[str, ...]] = {
     "backend": (),
     "baselines": ("clusters", "sharding"),
-    "checking": ("torch_scripts", "virtual_time"),
+    "checking": ("backend", "torch_scripts", "virtual_time"),
     "checkpoints": ("diagnosis",),
     "clusters": ("networks",),
     "compression": (),
@@ -168,10 +168,7 @@ KNOWN = {
     ("gradwire/every_order/explore.py", "async_param_server"),  # the default case
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
-    *(
-        (f"gradwire/{name}.py", "all_reduce")
-        for name in ("backend/process_group", "backend/collectives", "backend/chosen")
-    ),  # torch's
+    *((f"gradwire/backend/{name}.py", "all_reduce") for name in ("process_group", "collectives", "chosen")),  # torch's
     *((f"gradwire/torch_scripts/{name}.py", "all_reduce") for name in ("collectives", "simulate")),
     *((f"gradwire/checking/{name}.py", "all_reduce") for name in ("calls", "replicas")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),

@@ -14,10 +14,11 @@ from typing_extensions import override
 from gradwire.backend.memory import Lent, Often, Owned
 from gradwire.backend.rendezvous import Pipes
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.frames import OBJECT, frame
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.transports.messages import Delivered, Message, Setup, Work
-from gradwire.core.transports.peer import DIED, OBJECT, InPlace, Peer, frame
+from gradwire.core.transports.peer import DIED, InPlace, Peer
 from gradwire.core.transports.shared_memory import SharedMemory
 from gradwire.core.transports.staging_buffer import SLOT_BYTES, fits
 

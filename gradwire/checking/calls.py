@@ -14,11 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
+from gradwire.backend.calls import Collective, Message
 from gradwire.checking.findings import Finding
 from gradwire.checking.rank import SeenRank
 from gradwire.checking.seen import Run, Touch
 from gradwire.checking.sketch import sketch
-from gradwire.torch_scripts.calls import Collective, Message, Pending
+from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.threads import RankThread
 
 _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")

@@ -22,13 +22,15 @@ def test_nearly_all_pass_that_pass_on_gloo() -> None:
     on_gloo = table[table["gloo"] == PASSED]
     assert len(table) == 285
     assert set(on_gloo[on_gloo["virtual"] != PASSED]["test"]) == {"test_ddp_logging_data_cpu", "test_get_rank"}
+    assert set(on_gloo[on_gloo["gradwire"] != PASSED]["test"]) == {"test_ddp_logging_data_cpu"}  # the backend's name
 
 
-def test_some_pass_again() -> None:
+@pytest.mark.parametrize(("backend", "names"), [("virtual", AGAIN), ("gradwire", AGAIN[4:7])])
+def test_some_pass_again(backend: str, names: list[str]) -> None:
     pytest.importorskip("expecttest")
     table = pd.read_csv(TABLE, index_col="test")
-    assert (table.loc[AGAIN, "virtual"] == PASSED).all()
-    command = [sys.executable, "-m", "tests.torch_scripts.distributed_test", "--backend", "virtual", *AGAIN]
+    assert (table.loc[names, backend] == PASSED).all()
+    command = [sys.executable, "-m", "tests.torch_scripts.distributed_test", "--backend", backend, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, cwd=ROOT,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
-    assert f"virtual: {len(AGAIN)} of {len(AGAIN)} pass" in done.stdout, done.stdout + done.stderr
+    assert f"{backend}: {len(names)} of {len(names)} pass" in done.stdout, done.stdout + done.stderr

@@ -84,7 +84,8 @@ class ScriptGame(Game):
             with redirect_stdout(self.streams[0]), redirect_stderr(self.streams[1]):
                 cluster = run_in_virtual_time(_Ranks(self), network, recorders, _INSTANT, plans("ring"))
         except Deadlock as deadlock:
-            raise Fault("deadlock", f"{self.case}: {self.in_lines(str(deadlock).removeprefix('deadlock: '))}") from None
+            text = self.in_lines(str(deadlock).removeprefix("deadlock: "))
+            raise Fault("deadlock", f"{self.case}: {text}{_explain_waiting(text)}") from None
         except RunFailed as error:
             text = self.in_lines(str(error).removeprefix("mismatch: "))
             raise self.fault or Fault("mismatch", f"{self.case}: {text}") from None
@@ -111,6 +112,15 @@ class ScriptGame(Game):
             return f"at {self.source.place(file, found[2])}" if file in self.source.texts else "in the lab's own code"
 
         return re.sub(r"at ([^\s;,]+):(\d+)", place, text)
+
+
+def _explain_waiting(deadlock: str) -> str:
+    """Return why ranks wait that only send and receive."""
+    if " waits in send " in deadlock:
+        return "; dist.send returns when its message is received, so two ranks that send to each other wait: isend"
+    if deadlock.count(" waits in ") == deadlock.count(" waits in recv "):
+        return "; is each message sent before, to the rank and with the tag that it is received with?"
+    return ""
 
 
 class _Ranks(Program):

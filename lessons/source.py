@@ -34,10 +34,12 @@ _HINTS = (
      "N of them, torch.chunk may give fewer"),
     ("required positional argument: 'tag'", "", "a message has a tag: isend(tensor, dst, tag), recv(src, tag)"),
     ("split_with_sizes expects", "all_to_all", "all_to_all_single(output, input, rows of the output, rows of the "
-     "input): the output comes first"),
-    ("modified by an inplace operation", "", "the backward pass needs what was written over: receive each message in a "
-     "tensor of its own"),
-    ("'NoneType' object has no attribute", "", "what works in place returns None: use the vector itself"),
+     "input): the output comes first; without the last two, all ranks get equally many"),
+    ("modified by an inplace operation", "", "the backward pass needs what was written over: write into a tensor of "
+     "its own, such as a clone"),
+    *((error, "", "what works in place returns None: use the vector itself") for error in (
+        "'NoneType' object has no attribute", "'NoneType' object is not subscriptable", "for /: 'NoneType'",
+        "for *: 'NoneType'")),
 )  # fmt: skip
 
 
@@ -120,13 +122,13 @@ class Source:
         own = [frame for frame in frames if frame[0] in self.texts]
         if isinstance(error, SyntaxError) and error.filename in self.texts:
             own = [(error.filename or "", error.lineno or 0)]
-        at = self.place(*own[-1]) if own else "in the lab's own code, called from yours"
+        at = self.place(*own[-1]) if own else "where the lab calls your function, or uses its result"
         text = one_line(error)[:_LONGEST]
         if not where:
             return Fault("import", f"cannot be imported: {text}" + (f", {at}" if own else ""))
         if isinstance(error, NotImplementedError) and (not own or "raise NotImplementedError" in at):
             return Fault("hole", f"still to be written, {at.partition(' (')[0]}: {str(error)[:_LONGEST] or 'a hole'}")
-        hints = [f"; {hint}" for part, line, hint in _HINTS if own and part in text and line in at][:1]
+        hints = [f"; {hint}" for part, line, hint in _HINTS if part in text and line in at][:1]
         return Fault(
             "raised", "".join([f"{[where, *getattr(error, '__notes__', [])][-1]} raised {text}, {at}", *hints])
         )

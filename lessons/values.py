@@ -79,6 +79,7 @@ def is_close(vector: torch.Tensor | None, expected: torch.Tensor) -> bool:
         return False
     if not expected.numel():
         return True
+    vector = vector.detach()
     # All inputs are near 1, so a smaller result may come from cancelling.
     bound = (1e-10 if vector.dtype == torch.float64 else 1e-4) * max(float(expected.abs().max()), 1.0)
     # NaN is close to nothing. Most vectors that differ do so in their first elements.

@@ -31,7 +31,8 @@ from tests.runs import ROOT, handlers_kept
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-EVERY = [*DOCS, ROOT / "benchmarks" / "README.md", ROOT / "experiments" / "README.md", ROOT / "lessons" / "README.md"]
+EVERY = [*DOCS, *(ROOT / "lessons" / page for page in ("README.md", "teaching.md")),
+         *(ROOT / folder / "README.md" for folder in ("benchmarks", "experiments"))]  # fmt: skip
 BESIDE = [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 RING, OWN_STRATEGY = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (OWN_LOOP,) = re.findall(r"```python\n(from functools.*?)```", (ROOT / "docs/your_program.md").read_text(), re.DOTALL)

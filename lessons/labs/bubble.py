@@ -70,8 +70,11 @@ def wrong_steps(run: Run) -> Iterator[tuple[str, str]]:
                 given.append((1 + stage if pass_.kind == "F" else 2 * v * case.n - stage, rank, pass_, value))
         for place, rank, pass_, value in sorted(given, key=lambda entry: entry[0]):
             needs = wanted[pass_.kind, pass_.micro_batch, pass_.chunk * case.n + rank]
-            if place not in (1, 1 + v * case.n) and not is_close(value, needs):
-                begin = f"{case}{name and f', {name}'}: rank {rank}, {words(pass_)}, was given"
+            begin = f"{case}{name and f', {name}'}: rank {rank}, {words(pass_)}, was given"
+            if place in (1, 1 + v * case.n):
+                if not value.isnan().all():
+                    yield f"{begin} a tensor; x is None at the first stage, the gradient at the last", pass_.kind
+            elif not is_close(value, needs):
                 yield f"{begin} {explain(value, wanted, case.n)}", pass_.kind
         if not is_close(torch.stack([result[f"{name}loss"] for result in run.results]).sum(0, True), losses):
             yield f"{case}: the loss is another than that of one process", "F"
@@ -90,7 +93,8 @@ def explain(given: torch.Tensor, wanted: Wanted, p: int) -> str:
         return "nothing"
     if not given.any():
         return "zeros: was it used before it had come?"
-    alike = (f"what is for the {words(Pass(kind, i, stage // p))} of rank {stage % p}: give each message its own tag"
+    cure = "give each message its own tag, and change no tensor that is still being sent"
+    alike = (f"what is for the {words(Pass(kind, i, stage // p))} of rank {stage % p}: {cure}"
              for (kind, i, stage), value in wanted.items() if is_close(given, value))  # fmt: skip
     return next(alike, "something else")
 
@@ -117,8 +121,15 @@ def decode(passes: torch.Tensor) -> list[Pass]:
 
 def encode(order: Any, call: str) -> torch.Tensor:
     """Return passes as numbers [passes, 3]. Raises Fault."""
-    if not isinstance(order, list) or not all(isinstance(pass_, Pass) for pass_ in order):
-        raise Fault("returned", f"{call} returned {kind_of(order)}; expected a list of Pass")
+    if not isinstance(order, list):
+        what = "a tuple" if isinstance(order, tuple) else kind_of(order)
+        raise Fault("returned", f"{call} returned {what}; expected a list of Pass")
+    for pass_ in order:
+        if not isinstance(pass_, Pass):
+            raise Fault("returned", f"{call} returned a list with {kind_of(pass_)} in it; expected a list of Pass")
+        numbers_fit = all(isinstance(number, int) and abs(number) < 1e9 for number in pass_[1:])
+        if pass_.kind not in ("F", "B") or not numbers_fit:
+            raise Fault("returned", f"{call} returned {pass_}; expected 'F' or 'B', and two whole numbers")
     return torch.tensor([(1 + "FB".find(kind), *which) for kind, *which in order], dtype=torch.int64).view(-1, 3)
 
 
@@ -217,11 +228,6 @@ class Bubble(ScriptLab):
             return
         for find in TABLE[run.case.function].values():
             yield from (f"{plan} {text}" for plan in plans_of(run) for text in find(plan))
-
-    def comment(self, kind: str, run: Run) -> Iterator[str]:
-        if kind == "deadlock":
-            yield "; dist.send returns when its message is received, so two ranks that send to each other wait: isend"
-        yield from super().comment(kind, run)
 
     def costs(self, run: Run) -> dict[str, float]:
         assert isinstance(run.case, Task)

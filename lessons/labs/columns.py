@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from lessons.lab import Case, Fault, Figure, Run, Vectors
 from lessons.passes import Block, attend
 from lessons.scripts import ScriptLab, count_calls
-from lessons.values import check_like, is_close, normal
+from lessons.values import check_like, is_close, kind_of, normal
 
 T, HEADS, VOCABULARY = 4, 4, 14  # tokens, heads, and words, which N need not divide
 NAMES = tuple(field.name for field in fields(Block))
@@ -123,9 +123,16 @@ def others(run: Run, rank: int) -> Vectors:
         total = torch.stack([(part - most[:, None]).exp().sum(1) for part, most in zip(parts, largest, strict=True)])
         mine = of_target.where(owners == rank, largest.amax(0))
         scaled = total.sum(0).log() - of_target + largest[owners, torch.arange(T)]
-        return {"loss": (torch.logsumexp(parts[rank], 1) - mine).mean().view(1), "largest": scaled.mean().view(1)}
-    part = part_of(block_of(inputs, run.case.length // T), rank, n)
-    return differentiate(lambda x, part: RUNS[name](x, part, HEADS // n), part, inputs)
+        apart = torch.stack([torch.logsumexp(part, 1) for part in parts])[owners, torch.arange(T)] - of_target
+        unscaled = torch.logsumexp(z, 1) - of_target - z.amax(1)
+        alone = torch.logsumexp(parts[rank], 1) - mine
+        values = {"loss": alone, "largest": scaled, "apart": apart, "unscaled": unscaled}
+        return {key: value.mean().view(1) for key, value in values.items()}
+    whole = block_of(inputs, run.case.length // T)
+    found = differentiate(lambda x, part: RUNS[name](x, part, HEADS // n), part_of(whole, rank, n), inputs)
+    found["x"] = x = inputs["x"].view(T, -1)
+    found["other"] = x @ whole.A @ whole.B if name == "mlp" else run_attention(x, whole, n)
+    return found
 
 
 # What a wrong result looks like, given the right one, those of `others`, and N; and what to say of it
@@ -135,18 +142,28 @@ OFTEN: dict[str, Looks] = {
     "N times too large: all ranks have the same, and it was added up": lambda right, others, n: right * n,
     **MEAN,
 }
+ADDED: dict[str, Looks] = {"with x added, which the block does itself": lambda right, others, n: right + others["x"],
+                           **OFTEN}  # fmt: skip
 TABLE: Mapping[str, Mapping[str, Looks]] = {  # by function and result, or by result
     "f y": OFTEN, "g gradient of x": OFTEN,
     "g y": {"this rank's term of the sum alone: all-reduce": lambda right, others, n: others["y"]} | MEAN,
     "f gradient of x": {"this rank's alone; add up those of all ranks": lambda right, others, n:
                         others["gradient of x"]} | MEAN,
-    "y": {"this rank's term of the sum alone: g is missing": lambda right, others, n: others["y"]} | OFTEN,
+    "mlp y": {"this rank's term of the sum alone: g is missing": lambda right, others, n: others["y"],
+              "x A B: gelu is missing": lambda right, others, n: others["other"], **ADDED},
+    "attention y": {"this rank's term of the sum alone: g is missing": lambda right, others, n: others["y"],
+                    "of fewer heads: the part has `heads` of them": lambda right, others, n: others["other"], **ADDED},
     "gradient of x": {"this rank's alone: f is missing": lambda right, others, n: others["gradient of x"]} | OFTEN,
     "loss": {
         "that of this rank's words alone": lambda right, others, n: others["loss"],
         "made of sums of which each has another largest logit: take that of all ranks": lambda right, others, n:
             others["largest"],
         "the sum over tokens; expected the mean": lambda right, others, n: right * T,
+        "less than 0: it is log(sum of exp(z)) - z of the target": lambda right, others, n: -right,
+        "made with a softmax over each rank's own words: add up the sums of exp(z)": lambda right, others, n:
+            others["apart"],
+        "too small by the largest logit: subtract it from that of the target, too": lambda right, others, n:
+            others["unscaled"],
     },
 }  # fmt: skip
 
@@ -158,6 +175,8 @@ def explain(run: Run, rank: int, name: str, right: torch.Tensor) -> str:
         return "missing: nothing that has a gradient leads there"
     if case.function == "cut":
         return f"wrong: a rank has {'rows' if name[0] in ROWS else 'columns'} of {name[0]}, in the order of the ranks"
+    if name == "loss" and value.isnan().all():
+        return "NaN: is it divided by the number of targets that this rank has, which may be 0?"
     if not value.isfinite().all():
         return "not finite: subtract the largest logit, that of all ranks, before exp"
     if case.function:
@@ -240,7 +259,8 @@ class Columns(ScriptLab):
         if count_calls(run, "all_gather"):
             yield "all_gather brings whole matrices to all ranks; a sum over ranks is enough"
         if missed[0].name == "collectives":
-            yield "a block needs one all-reduce in each half and pass: f at the beginning, g at the end"
+            yield ("a block needs one all-reduce in each half and pass: f at the beginning, g at the end; the loss "
+                   "needs one for the largest logits, one for both sums")  # fmt: skip
 
 
 def all_right(run: Run, *names: str) -> bool:
@@ -257,9 +277,12 @@ def _cut_all(cut: Callable[[Block, int, int], Block], block: Block) -> Vectors:
     found: Vectors = {}
     for N in (1, 2, 4):
         for k in range(N):
-            part = cut(block, k, N)
+            part = cut(replace(block), k, N)
             if not isinstance(part, Block):
-                raise Fault("returned", f"cut returned a {type(part).__name__}; expected a Block")
+                raise Fault("returned", f"cut returned {kind_of(part)}; expected a Block")
+            if other := [key for key in NAMES if not isinstance(getattr(part, key), torch.Tensor)]:
+                what = kind_of(getattr(part, other[0]))
+                raise Fault("returned", f"cut returned {what} as {other[0]}; expected a tensor")
             found |= {f"{key} of rank {k} of {N}": getattr(part, key) for key in NAMES}
             if other := [key for key in NAMES if not getattr(part, key).is_contiguous()]:
                 raise Fault("returned", f"cut returned {other[0]} as a view, which keeps the whole: .contiguous()")

@@ -84,7 +84,11 @@ def one_process(run: Run) -> list[Vectors]:
         grads = torch.autograd.grad(y, [x, scores], u, retain_graph=True)
         torch.autograd.backward(y, u, inputs=weights)
         order = torch.cat([numbers.argsort(stable=True)[int((~kept).sum()) :], (~kept)[:, 0].nonzero()[:, 0]])
-        found.append({"y": y, "gradient of x": grads[0], "gradient of scores": grads[1], "as they come back": y[order],
+        plain, own = (gate * x).where(kept, 0), (gate * torch.tanh(x @ weights[len(found)])).where(kept, 0)
+        inside = torch.stack([torch.tanh(row @ weights[number]) for row, number in zip(gate * x, numbers, strict=True)])
+        wrong = {"plain": plain, "own": own, "inside": inside.where(kept, 0)}
+        found.append(wrong | {
+                      "y": y, "gradient of x": grads[0], "gradient of scores": grads[1], "as they come back": y[order],
                       "without gates": made.where(kept, 0), "with dropped": y.where(kept, x),
                       "without drops": gate * torch.stack([torch.tanh(row @ weights[k]) for row, k in zip(
                           x, choose(scores, CAPACITY, drops=False), strict=True)])})  # fmt: skip
@@ -104,11 +108,15 @@ TABLE: Mapping[str, Mapping[str, Looks]] = {
             choose(scores_of(run.inputs[0], 1)[i], PLACES[i][2], late=True),
         "such that an expert has less than its capacity": lambda run, i, right:
             choose(scores_of(run.inputs[0], 1)[i], PLACES[i][2] - 1),
+        "such that the number of dropped tokens is that of the experts; expected -1": lambda run, i, right:
+            right[f"numbers {i}"].where(right[f"numbers {i}"] >= 0, PLACES[i][1]),
         "those of the smallest scores": lambda run, i, right: choose(-scores_of(run.inputs[0], 1)[i], PLACES[i][2]),
     },
     "route gate": {
         "the largest score; expected its probability, softmax": lambda run, i, right:
             scores_of(run.inputs[0], 1)[i].amax(1) * (right[f"numbers {i}"] >= 0),
+        "the sigmoid of the score; expected its probability among the experts, softmax": lambda run, i, right:
+            scores_of(run.inputs[0], 1)[i].amax(1).sigmoid() * (right[f"numbers {i}"] >= 0),
         "a softmax over the tokens; expected one over the experts": lambda run, i, right:
             of_tokens(scores_of(run.inputs[0], 1)[i]) * (right[f"numbers {i}"] >= 0),
     },
@@ -125,6 +133,9 @@ TABLE: Mapping[str, Mapping[str, Looks]] = {
         "not multiplied by the gates": lambda run, rank, right: right["without gates"],
         "x for tokens that are dropped; expected 0": lambda run, rank, right: right["with dropped"],
         "made without a capacity": lambda run, rank, right: right["without drops"],
+        "made without the experts": lambda run, rank, right: right["plain"],
+        "made by this rank's expert for all tokens": lambda run, rank, right: right["own"],
+        "made of x times the gates; expected the expert's result times them": lambda run, rank, right: right["inside"],
     },
 }  # fmt: skip
 
@@ -223,7 +234,9 @@ class Experts(ScriptLab):
         for name in run.results[0]:
             for rank, result in enumerate(run.results):
                 if not is_close(result[name], wanted[rank][name]):
-                    yield f"{run.case}: rank {rank}: {name} is {explain(run, rank, name, wanted[rank])}"
+                    label = "{}, {} tokens, {} experts, capacity {},".format(
+                        name[:-2], *PLACES[int(name[-1])]) if run.case.function == "route" else name  # fmt: skip
+                    yield f"{run.case}: rank {rank}: {label} is {explain(run, rank, name, wanted[rank])}"
 
     def costs(self, run: Run) -> dict[str, float]:
         kinds = ("all_to_all", "all_gather", "all_reduce", "broadcast", "message")

@@ -31,13 +31,27 @@ def together(run: Run) -> list[Vectors]:
              for values, n in zip(run.inputs, sizes, strict=True)]  # fmt: skip
     x, u = (torch.cat(parts) for parts in zip(*given, strict=True))
     y, deviation = _normalize(x)
-    own = [(part - (part.sum(0) + z * (part * z).sum(0)) / len(x)) / deviation
-           for (_, part), z in zip(given, y.split(sizes), strict=True)]  # fmt: skip
+    of_ranks = [(part, z, (part.sum(0), (part * z).sum(0)), max(len(part), 1))
+                for (_, part), z in zip(given, y.split(sizes), strict=True)]  # fmt: skip
+    own = [(g - (a + z * b) / len(x)) / deviation for g, z, (a, b), _ in of_ranks]
+    sums = [sum(parts) for parts in zip(*(both for *_, both, _ in of_ranks), strict=True)]
+    divided = [(g - (sums[0] + z * sums[1]) / n) / deviation for g, z, _, n in of_ranks]
+    halves = [sum(both[i] / n for *_, both, n in of_ranks) / case.n for i in (0, 1)]
+    mean, square = (torch.stack([change(part).sum(0) / max(len(part), 1) for part, _ in given]).mean(0)
+                    for change in (torch.clone, torch.square))  # fmt: skip
+    spread = sum(part.var(0, correction=0) if len(part) else 0 * mean for part, _ in given) / case.n
     values = {
         "y": y, "gradient": (u - u.mean(0) - y * (u * y).mean(0)) / deviation,
         "raw": u / deviation, "gradient alone": torch.cat(own),
         "alone": torch.cat([_normalize(part)[0] for part, _ in given]),
-        "unbiased": (x - x.mean(0)) / (x.var(0) + EPS).sqrt(),
+        "unbiased": (x - x.mean(0)) / (x.var(0) + EPS).sqrt(), "variance": y / deviation,
+        "without eps": (x - x.mean(0)) / x.std(0, correction=0),
+        "square": y * deviation / (x.square().mean(0) + EPS).sqrt(),
+        "of means": (x - mean) / (square - mean.square() + EPS).sqrt(), "spread": (x - mean) / (spread + EPS).sqrt(),
+        "divided": torch.cat(divided),
+        "halves": torch.cat([(g - halves[0] - z * halves[1]) / deviation for g, z, *_ in of_ranks]),
+        "one mean": (u - u.mean(0)) / deviation,
+        "times deviation": u - u.mean(0) - y * (u * y).mean(0),
     }  # fmt: skip
     parts = {name: value.split(sizes) for name, value in values.items()}
     return [{name: of_ranks[rank] for name, of_ranks in parts.items()} for rank in range(case.n)]
@@ -64,10 +78,19 @@ def steps_of(run: Run) -> Vectors:
 
 
 # What a wrong result looks like: by result, the name of a wrong one of `together` or `steps_of`, and what to say of it
+MEANS = "made with the mean of the ranks' means; ranks with more samples count more: add up sums and numbers"
 TABLE: Mapping[str, Mapping[str, str]] = {
     "y": {"alone": "normalized by this rank's samples alone",
+          "of means": MEANS, "spread": MEANS,
+          "variance": "divided by the variance + EPS; expected its square root",
+          "square": "made without - mean^2: the variance is mean(x^2) - mean(x)^2",
+          "without eps": "made without EPS, or with EPS outside the root",
           "unbiased": "divided by the unbiased deviation; divide the variance by n, not by n - 1"},
     "gradient": {"gradient alone": "made with the sums over this rank's samples; add up over the ranks",
+                 "divided": "divided by the samples of this rank; add up how many there are",
+                 "halves": MEANS,
+                 "one mean": "made without y mean(g y): the variance depends on x, too",
+                 "times deviation": "not divided by sqrt(variance + EPS)",
                  "raw": "g / sqrt(variance + EPS) alone: mean and variance depend on x, too"},
     "used": {"means": "the mean of the ranks' means; ranks with more samples count more: add up sums and numbers",
              "all": "divided by N, though some ranks have no batch: add up how many samples there are",
@@ -107,7 +130,7 @@ class Uneven(ScriptLab):
         if case.function != "train":
             returned = yours.normalize(x)
             if not isinstance(returned, tuple) or len(returned) != 2:
-                raise Fault("returned", f"{begin} normalize returned {kind_of(returned)}; expected y, and what is kept")
+                raise Fault("returned", f"{begin} normalize returned {kind_of(returned)}; expected (y, what is kept)")
             check_like("returned", f"{begin} normalize returned", returned[0], x)
             result["y"] = returned[0]
             if case.function != "normalize":
@@ -141,6 +164,10 @@ class Uneven(ScriptLab):
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         if kind == "deadlock" and run.case.function in ("train", ""):
             yield "; a rank whose batches are used up must take part until no rank has one"
+        elif kind == "deadlock":
+            yield "; a rank without samples must take part, too"
+        elif kind == "mismatch" and run.case.function != "train":
+            yield "; ranks have different numbers of samples: add up over them first, sum(0)"
         yield from super().comment(kind, run)
 
     def costs(self, run: Run) -> dict[str, float]:

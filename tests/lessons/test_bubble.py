@@ -36,6 +36,12 @@ def test_receives_that_are_asked_for_first_and_another_gpipe_are_as_good() -> No
     assert judge_changed("bubble", OTHER_STEP, backwards).points == 100
 
 
+def test_an_interleaved_order_that_keeps_less_is_as_good() -> None:
+    found = judge_changed("bubble", ("2 * (p - rank - 1) + (v - 1) * p", "p - rank - 1 + (v - 1) * p"))
+    assert found.points == 100
+    assert {figure.name: figure.yours for figure in found.figures}["activations kept, interleaved"] == 4
+
+
 def test_the_closed_forms_are_those_of_the_papers() -> None:
     m, p, v = 8, 4, 2
     found = {figure.name: figure.best for figure in judge_changed("bubble").figures}

@@ -17,8 +17,20 @@ SOFTMAX = """def loss(logits, targets, first):
 """
 
 
-def test_a_loss_with_a_mask_and_one_vector_of_sums_is_as_good() -> None:
-    assert judge_changed("columns", SOFTMAX).points == 100
+IN_PLACE = """def cut(block, rank, N):
+    for name in "QKVAOB":
+        setattr(block, name, getattr(block, name).chunk(N, int(name in "QKVA"))[rank].contiguous())
+    return block
+"""
+
+
+def test_a_loss_with_a_mask_and_one_vector_of_sums_is_as_good_and_so_is_a_cut_of_the_given_block() -> None:
+    assert judge_changed("columns", SOFTMAX, IN_PLACE).points == 100
+
+
+def test_what_has_no_tensors_is_no_part_of_a_block() -> None:
+    found = judge_changed("columns", "def cut(block, rank, N):\n    return Block(*[[1]] * 6)\n")
+    assert "cut returned a list as Q; expected a tensor" in found.verdict
 
 
 def test_the_bytes_are_those_of_the_formula() -> None:

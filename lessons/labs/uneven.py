@@ -39,7 +39,7 @@ def together(run: Run) -> list[Vectors]:
     halves = [sum(both[i] / n for *_, both, n in of_ranks) / case.n for i in (0, 1)]
     mean, square = (torch.stack([change(part).sum(0) / max(len(part), 1) for part, _ in given]).mean(0)
                     for change in (torch.clone, torch.square))  # fmt: skip
-    spread = sum(part.var(0, correction=0) if len(part) else 0 * mean for part, _ in given) / case.n
+    spread = torch.stack([part.var(0, correction=0) if len(part) else 0 * mean for part, _ in given]).mean(0)
     values = {
         "y": y, "gradient": (u - u.mean(0) - y * (u * y).mean(0)) / deviation,
         "raw": u / deviation, "gradient alone": torch.cat(own),

@@ -15,7 +15,7 @@ EVEN: dict[str, Any] = {"train_size": 168, "batch_size": 8}  # on all ranks as m
 WIDE = "tests.diagnosis.test_memory_of_runs:wide"
 TRAINED: dict[str, tuple[Strategy, dict[str, str], dict[str, Any]]] = {  # by lab: its functions by their name in Mine
     "memory": (FullySharded(), {"gather_block": "gather", "free_block": "free", "reduce_block": "reduce_scatter"},
-               {"n_gpus": 3, "memory": True, "model": WIDE}),
+               {"n_gpus": 3, "memory": True, "model": WIDE, "train_size": 48}),
     "logarithms": (RecursiveDoubling(), {"add_up": "recursive_doubling"}, {"n_gpus": 3}),
     "seldom": (StreamingDiLoCo(), {"stream": "stream"}, {"n_gpus": 2}),
     "failures": (BackupWorkers(), {"collect_all": "collect"}, {"n_gpus": 4}),

@@ -74,11 +74,12 @@ class RealGroup(CollectiveGroup):
         self._state.ranks = call.ranks
         work = RealCollective(self, call, result, limit, given)
         if is_awaited and work._event is None and threading.current_thread() is not self._thread:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._left)  # each has a limit
+            if self._left:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._left)  # each has a limit
             work.run()
         else:
-            self.do_later(work.run)
+            work.run_later()
         return work
 
     @override

@@ -33,7 +33,7 @@ class RealCollective(Call):
     ) -> None:
         super().__init__(call, result, call.ranks, given, group.event_name)
         self._group, self._limit, self.at = group, limit, line_at_work()
-        self._is_over = threading.Event()
+        self._is_over: threading.Event | None = None  # of a call that another thread runs
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._seen: torch.futures.Future[Any] | None = None
@@ -43,6 +43,11 @@ class RealCollective(Call):
     def collective(self) -> Collective:
         assert isinstance(self.call, Collective)
         return self.call
+
+    def run_later(self) -> None:
+        """Let the thread of the group do this rank's part."""
+        self._is_over = threading.Event()
+        self._group.do_later(self.run)
 
     def run(self) -> None:
         """Do this rank's part."""
@@ -73,7 +78,8 @@ class RealCollective(Call):
             group.fail(f"{me} is in {place}: {one_line(self._error)}")
         self.end_event()
         self.ended = True
-        self._is_over.set()
+        if self._is_over is not None:
+            self._is_over.set()
         self._complete()
 
     def _complete(self) -> None:
@@ -83,7 +89,7 @@ class RealCollective(Call):
 
     @override
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._is_over.wait(timeout.total_seconds() if timeout else None):
+        if self._is_over is not None and not self._is_over.wait(timeout.total_seconds() if timeout else None):
             raise RuntimeError(_late(timeout.total_seconds() if timeout else 0.0, f"{self.call.words} at {self.at}"))
         if self._error is not None:
             raise self._error

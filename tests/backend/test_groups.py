@@ -190,6 +190,22 @@ def test_the_environment_names_the_all_reduce(name: str, calls: int) -> None:
     assert on_group(3, chosen, name) == [(True, calls)] * 3
 
 
+def count_messages() -> tuple[list[int], list[float]]:
+    group: Any = dist.new_group([0, 1, 2])
+    counts, vectors = [], [torch.full((numel,), 0.1 * (1 + dist.get_rank())) for numel in (1000, 100_000)]
+    for vector in vectors:
+        before = group.collectives.messages_sent.total()
+        dist.all_reduce(vector, group=group)
+        counts.append(group.collectives.messages_sent.total() - before)
+    return counts, [float(vector.sum()) for vector in vectors]
+
+
+def test_short_vectors_are_added_up_in_one_round_and_others_in_the_ring() -> None:
+    ranks = on_group(3, count_messages)
+    assert [counts for counts, _ in ranks] == [[2, 4]] * 3
+    assert len({tuple(sums) for _, sums in ranks}) == 1  # the same bits on all ranks
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -254,6 +270,7 @@ def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
                 os.killpg(rank.pid, signal.SIGKILL)  # its session, in which a child may be left
 
 
+@pytest.mark.end_to_end
 def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:
     before = {path.name for path in Path("/dev/shm").iterdir()}
     (code, said), (killed, _) = run_script(tmp_path, "dies")
@@ -262,10 +279,12 @@ def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> No
     assert {path.name for path in Path("/dev/shm").glob("torch_*")} <= before
 
 
+@pytest.mark.end_to_end
 def test_a_rank_may_end_without_an_end_of_its_group(tmp_path: Path) -> None:
     assert [code for code, _ in run_script(tmp_path, "ends")] == [0, 0]
 
 
+@pytest.mark.end_to_end
 def test_torch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
     (tmp_path / "some-1.dist-info").mkdir()

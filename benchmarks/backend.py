@@ -7,7 +7,7 @@ DDP does its buckets; `fresh` a new tensor each time. A row of a model is a step
 the part of gloo's step that is not spent without communication (`no_sync`). Ratios: how many times as fast gradwire is.
 
 With 2 ranks on 2 cores that other processes kept busy (a load of 7), 1,000, 10,000, 1,000,000 and 16,000,000 elements
-had ratios of 0.8, 0.8, 1.3 and 3.7, fresh tensors of 1.1, 1.1, 1.7 and 1.3. DDP was not measured on an idle machine yet.
+had ratios of 0.8, 0.8, 1.3 and 3.7, and fresh tensors of 1.1, 1.1, 1.7 and 1.3. DDP was not measured.
 """
 
 import sys

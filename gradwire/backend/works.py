@@ -81,7 +81,7 @@ class RealCollective(RealCall):
                     f"{NAME} process group: Timed out waiting {1000 * transport.timeout:g}ms: {waits}"
                 )
             except PeerLost as lost:
-                self._error = RunFailed(f"{me} is in {place}: {_lost(transport, lost)}")
+                self._error = RunFailed(group.failure or f"{me} is in {place}: {_lost(transport, lost)}")
             except RunFailed as error:
                 self._error = RunFailed(group.failure or str(error))
             except BaseException as error:
@@ -171,7 +171,8 @@ class RealMessage(RealCall):
         try:
             found = transport.recv(self._peer, str(call.tag), 0)
         except PeerLost as lost:
-            self._error = RunFailed(f"rank {self._ranks[transport.rank]} is in {self._place}: {_lost(transport, lost)}")
+            me = f"rank {self._ranks[transport.rank]}"
+            self._error = RunFailed(self._group.failure or f"{me} is in {self._place}: {_lost(transport, lost)}")
             return True
         if found is None:
             return False

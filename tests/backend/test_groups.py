@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -149,6 +150,34 @@ def test_calls_that_do_not_fit_are_named_on_both_sides(how: str, words: tuple[st
         assert "mismatch: " in said, said
         for rank in range(2):
             assert f"rank {rank} is in {words[rank]} at test_groups.py:" in said, said
+
+
+def add_up_late(vector: torch.Tensor, transport: Any) -> None:
+    """Look for the other's message only when it has closed."""
+    transport.isend(vector, 1, "all")
+    deadline = time.monotonic() + LIMIT
+    while not os.path.exists(os.environ["CLOSED"]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    transport.recv(1, "all")
+
+
+def close_early(closed: str) -> str:
+    os.environ |= {VARIABLE: f"{__name__}:add_up_late", "CLOSED": closed}
+    try:
+        group, vector = dist.new_group([0, 1]), torch.ones(4)
+        if dist.get_rank() == 0:
+            return str(outcome(lambda: dist.all_reduce(vector, group=group)))
+        said = outcome(lambda: dist.all_gather_into_tensor(torch.ones(8), vector, group=group))
+        dist.destroy_process_group(group)
+        Path(closed).touch()
+        return str(said)
+    finally:
+        del os.environ[VARIABLE], os.environ["CLOSED"]
+
+
+def test_a_mismatch_is_named_though_the_other_rank_has_closed(tmp_path: Path) -> None:
+    for said in on_group(2, close_early, str(tmp_path / "closed")):
+        assert "mismatch: " in said, said
 
 
 def wait_in_vain() -> str:

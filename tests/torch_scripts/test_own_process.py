@@ -29,7 +29,7 @@ def run_script(script: Script, recorders: list[ScriptRecorder]) -> Cluster:
     return run_in_virtual_time(script, network, recorders, Speed(0.001), plans("ring"))
 
 
-@pytest.mark.parametrize("name", ["folder", "dtype", "signals", "children"])
+@pytest.mark.parametrize("name", ["folder", "dtype", "warnings", "signals", "children"])
 def test_a_rank_has_as_its_own_what_a_process_has(name: str) -> None:
     before = Path.cwd()
     run(name)

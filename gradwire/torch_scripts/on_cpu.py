@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -33,6 +33,13 @@ class CudaIsCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class _Stream(torch.cpu.Stream):
+    """A stream whose work is done at once."""
+
+    def synchronize(self) -> None:
+        """See torch.cuda."""
+
+
 @contextmanager
 def cuda_is_cpu() -> Iterator[None]:
     """In the block, torch says that each rank has a GPU, which is the CPU; see also CudaIsCpu."""
@@ -50,6 +57,9 @@ def cuda_is_cpu() -> Iterator[None]:
         *((cuda, name, lambda *_: None) for name in _NOTHING),
         *((accelerator, name, lambda *_: None) for name in ("set_device_index", "synchronize")),
         *((cuda, name, lambda *_: 0) for name in ("memory_allocated", "max_memory_allocated", "memory_reserved")),
+        (cuda, "Stream", _Stream),
+        (cuda, "stream", lambda *_: nullcontext()),
+        (cuda, "current_stream", lambda *_: _Stream()),
         (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),
         *((owner, "init_process_group", _with_gloo(dist.init_process_group)) for owner in (dist, c10d)),
         *((owner, "new_group", _with_gloo(dist.new_group)) for owner in (dist, c10d)),

@@ -30,6 +30,8 @@ for _ in range(2):
 total = torch.ones(1, device=f"cuda:{rank}")
 dist.all_reduce(total, group=mesh.get_group())
 torch.cuda.synchronize()
+with torch.cuda.stream(torch.cuda.Stream()):
+    torch.cuda.current_stream().synchronize()
 assert total.item() == dist.get_world_size()
 dist.destroy_process_group()
 

@@ -82,8 +82,10 @@ class Calls:
                 and not read[0].is_sparse
             ):
                 seen.sent += [(seen.owner_of(t), sketch(t), pending.thread.line()) for t in read]
-                if torch._C._current_graph_task_id() != -1 and not self._run.parallel:
-                    seen.summed_on_the_way |= {t.data_ptr(): (t, sketch(t)) for t in read}
+                task = torch._C._current_graph_task_id()
+                if task != -1 and not self._run.parallel:
+                    known = {key: value for key, value in seen.summed_on_the_way.items() if key[0] == task}
+                    seen.summed_on_the_way = known | {(task, t.data_ptr()): (t, sketch(t)) for t in read}
         else:
             written, read = ([], [call.tensor]) if call.is_sent else ([call.tensor], [])
             if call.is_sent:

@@ -136,7 +136,7 @@ def _judge_validation(run: Run, epochs: list[Epoch]) -> list[Finding]:
 
 
 def _judge_rows(run: Run) -> list[Finding]:
-    """Find batches that are the same on all ranks: a mistake if DDP takes them of a stream, else a note."""
+    """Note batches that are the same on all ranks."""
     alike, groups = [], list(run.groups())
     for group in groups:
         rows = [step.rows for step in group]
@@ -147,5 +147,4 @@ def _judge_rows(run: Run) -> list[Finding]:
     what = f"{ranks(range(run.n))} took the same {len(alike[0][0].rows)} samples in step {alike[0][0].number}"
     cure = "seed each rank by its number: torch begins with the same numbers on all ranks"
     cure = "let each rank take its own part of the IterableDataset" if run.streams else cure
-    is_sure = run.streams and all("ddp" in step.how for group in alike for step in group)
-    return [Finding(KIND, what, cure, alike[0][0].at, not is_sure, alike[0][0].number)]
+    return [Finding(KIND, what, cure, alike[0][0].at, True, alike[0][0].number)]

@@ -44,7 +44,8 @@ class SeenRank:
         self.written: dict[str, str] = {}
         self.under_way: dict[int, Any] = {}  # calls of the script, with their buffers and lines
         self.sent: list[tuple[int, Sketch, str]] = []  # all-reduced by the script: whose gradient, sketch, line
-        self.summed_on_the_way: dict[int, tuple[torch.Tensor, Sketch]] = {}  # in a backward pass, by address: before
+        # By backward pass and address, what the script has all-reduced in it, and a sketch of that before.
+        self.summed_on_the_way: dict[tuple[int, int], tuple[torch.Tensor, Sketch]] = {}
         self.addresses: dict[int, str] = {}  # of parameters
         self.models: dict[str, ModelParameter] = {}
         self.orphans: dict[str, str] = {}
@@ -104,6 +105,9 @@ class SeenRank:
         """Note that all ranks have the same parameters in this module now."""
         if ddp.module not in self._ddp:  # all ranks make it, though some may have called other models before
             number, self._ddp[ddp.module] = len(self._ddp), True
+            former = tuple(f"{root}:" for root, reference in self._roots if reference() is ddp.module)
+            for name in [name for name in self.models if name.startswith(former)]:
+                del self.models[name]
             self._roots = [
                 (f"DDP {number}" if reference() is ddp.module else root, reference) for root, reference in self._roots
             ]

@@ -119,13 +119,13 @@ class Watch(Watcher):
                 seen.reached[p] = True
                 if not seen.is_kept:
                     return
-                summed, before = seen.summed_on_the_way.get(gradient.data_ptr(), (gradient, None))
+                task = torch._C._current_graph_task_id()
+                summed, before = seen.summed_on_the_way.get((task, gradient.data_ptr()), (gradient, None))
                 own = seen.own.get(p)
                 now = sketch(gradient) if before is None or summed.shape != gradient.shape else before
                 if own is None or own.sketch.shape != now.shape or p.grad is None or not bool(p.grad.any()):
                     own = seen.own[p] = Own(now * 0.0)
                 own.sketch = own.sketch + now
-                task = torch._C._current_graph_task_id()
                 own.passes.append(task)
                 if task not in seen.lines:
                     seen.lines[task] = rank.line()

@@ -1,4 +1,4 @@
-# finds: samples overlap: .*IterableDataset
+# finds: note: samples overlap: .*IterableDataset
 
 import torch
 from common import begin

@@ -7,8 +7,8 @@ What a user's program needs is here and in `strategies`, the algorithms:
 Names are loaded when they are first used, so that `import gradwire` is quick; type checkers read `__init__.pyi`.
 """
 
-import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __version__ = "0.2.0"
@@ -66,7 +66,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "torch.distributed" in sys.modules:  # else torch's entry point does it
-    from gradwire.backend.registration import register
-
-    register()
+if find_spec("gradwire.backend"):  # an installed package is also found by torch's entry point
+    import_module("gradwire.backend.registration").register_when_torch_is_loaded()

@@ -25,7 +25,7 @@ def test_nearly_all_pass_that_pass_on_gloo() -> None:
     assert set(on_gloo[on_gloo["gradwire"] != PASSED]["test"]) == {"test_ddp_logging_data_cpu"}  # the backend's name
 
 
-@pytest.mark.parametrize(("backend", "names"), [("virtual", AGAIN), ("gradwire", AGAIN[4:7])])
+@pytest.mark.parametrize(("backend", "names"), [("virtual", AGAIN), ("gradwire", AGAIN[1:])])
 def test_some_pass_again(backend: str, names: list[str]) -> None:
     pytest.importorskip("expecttest")
     table = pd.read_csv(TABLE, index_col="test")

@@ -120,7 +120,8 @@ class Watch(Watcher):
                 if not seen.is_kept:
                     return
                 task = torch._C._current_graph_task_id()
-                summed, before = seen.summed_on_the_way.get((task, gradient.data_ptr()), (gradient, None))
+                address = 0 if gradient.is_sparse else gradient.data_ptr()
+                summed, before = seen.summed_on_the_way.get((task, address), (gradient, None))
                 own = seen.own.get(p)
                 now = sketch(gradient) if before is None or summed.shape != gradient.shape else before
                 if own is None or own.sketch.shape != now.shape or p.grad is None or not bool(p.grad.any()):

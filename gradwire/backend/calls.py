@@ -19,7 +19,7 @@ Tensors = Sequence[torch.Tensor]
 Part = tuple[Tensors, Tensors]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Collective:
     """The entry of one rank into a collective of a group; its `words` are the same on all ranks."""
 
@@ -40,8 +40,9 @@ class Collective:
         plan = plans[self.kind]
         for outs, ins in self.parts or [([], [])]:
             vectors = [_flat(out) for out in outs]
+            given = vectors if ins is outs else [_flat(value) for value in ins]
             try:
-                plan(vectors, [_flat(value) for value in ins], self.root, self.op, transport)
+                plan(vectors, given, self.root, self.op, transport)
             except (PeerLost, RunFailed):
                 raise
             except RuntimeError as error:
@@ -52,7 +53,7 @@ class Collective:
                     out.detach().copy_(vector.view(out.shape))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Message:
     """A message, or its receive; `peer` None: from anybody."""
 
@@ -125,4 +126,6 @@ def sizes_of(tensors: Iterable[torch.Tensor]) -> str:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements as a vector: the tensor's own memory where they lie in one piece, else a copy."""
+    if tensor.dim() == 1 and not tensor.requires_grad and tensor.is_contiguous():
+        return tensor
     return tensor.detach().contiguous().view(-1)

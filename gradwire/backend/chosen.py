@@ -1,4 +1,4 @@
-"""The all-reduce of a group: one of `strategies/all_reduce/`, or the user's own."""
+"""The all-reduce of a group: by default the ring, else one of `strategies/all_reduce/`, or the user's own."""
 
 import os
 from importlib import import_module
@@ -9,15 +9,18 @@ import torch
 from gradwire.backend.collectives import SumUp
 from gradwire.backend.transport import GroupTransport
 from gradwire.core.records.errors import UsageError, nearest
+from gradwire.core.transports.staging_buffer import SLOT_BYTES
 from gradwire.strategies import predictions
+from gradwire.strategies.collectives import gather_and_add, ring_all_reduce
 
 VARIABLE = "GRADWIRE_ALL_REDUCE"
-_DEFAULT = "ring"
+_SHORT = 2 * SLOT_BYTES  # of all ranks together
 
 
 def chosen_all_reduce() -> SumUp:
     """Return that which the environment names. Raises UsageError."""
-    name = os.environ.get(VARIABLE, _DEFAULT)
+    if (name := os.environ.get(VARIABLE)) is None:
+        return _by_length
     known: dict[str, Any] = predictions.all_reduces()
     found = _of_the_user(name) if ":" in name else known.get(name)
     if found is None:
@@ -39,6 +42,15 @@ def chosen_all_reduce() -> SumUp:
             found(vector, transport)
 
     return sum_up
+
+
+def _by_length(vector: torch.Tensor, transport: GroupTransport) -> None:
+    """Add up short vectors in one round, in which a ring takes 2 (N - 1), and others in the ring."""
+    if vector.nbytes * transport.world_size <= _SHORT:
+        gather_and_add(vector, transport)
+    else:
+        transport.lend(vector)
+        ring_all_reduce(vector, transport)
 
 
 def _of_the_user(name: str) -> Any:

@@ -15,6 +15,7 @@ from gradwire.backend.calls import Call, Collective, Message, Part, Tensors, siz
 from gradwire.core.transports import timing
 
 _WITH_ROOT, _REDUCES = ("broadcast", "reduce", "gather", "scatter"), ("all_reduce", "reduce", "reduce_scatter")
+_MOST_WORDS = 1000  # that are kept
 _GOES_ON = timedelta(milliseconds=1)  # rank 0 of a monitored barrier looks at each rank at least so long
 
 
@@ -33,6 +34,8 @@ class CollectiveGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self.limit = limit
         self._entered, self._name = 0, ""
+        self._words: dict[tuple[Any, ...], str] = {}  # of its calls, since the same ones come each step
+        self._ranks: tuple[int, ...] = ()
         self.options = SimpleNamespace()  # which torch before 2.13 writes to
 
     @abstractmethod
@@ -83,10 +86,10 @@ class CollectiveGroup(dist.ProcessGroup):
         tensors = _listed(tensors)
         if tensors[0].is_sparse:
             return self._all_reduce_sparse(tensors[0], opts)
-        return self._enter("all_reduce", [([t], [t]) for t in tensors], opts, timeout)
+        return self._enter("all_reduce", [(t, t) for t in zip(tensors)], opts, timeout)
 
     def broadcast(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> Call:
-        return self._enter("broadcast", [([t], [t]) for t in _listed(tensors)], opts, timeout)
+        return self._enter("broadcast", [(t, t) for t in zip(_listed(tensors))], opts, timeout)
 
     def reduce(self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Call:
         if isinstance(opts, int):
@@ -205,8 +208,10 @@ class CollectiveGroup(dist.ProcessGroup):
 
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks of the world that are its members, in the order of their numbers in it."""
-        numbers = c10d._world.pg_group_ranks[self]
-        return tuple(sorted(numbers, key=numbers.__getitem__))
+        if not self._ranks:
+            numbers = c10d._world.pg_group_ranks[self]
+            self._ranks = tuple(sorted(numbers, key=numbers.__getitem__))
+        return self._ranks
 
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Call:
         """Add up the values that any rank has, as every rank: each gathers the indices and values of all."""
@@ -235,8 +240,14 @@ class CollectiveGroup(dist.ProcessGroup):
         root = opts if isinstance(opts, int) else root
         limit = timeout or getattr(opts, "timeout", None)
         shown = [tensor for outs, ins in parts for tensor in (outs if kind == "scatter" else ins)]
-        words = f"{kind} of {sizes_of(shown)}" if kind not in ("barrier", "all_to_all") else kind
-        words += (f", root {root}" if root >= 0 else "") + (f", {op.name}" if op is not None else "")
+        key = kind, root, op, *[(tensor.shape, tensor.dtype) for tensor in shown]
+        words = self._words.get(key, "")
+        if not words:
+            words = f"{kind} of {sizes_of(shown)}" if kind not in ("barrier", "all_to_all") else kind
+            words += (f", root {root}" if root >= 0 else "") + (f", {op.name}" if op is not None else "")
+            if len(self._words) >= _MOST_WORDS:
+                self._words.clear()
+            self._words[key] = words
         call = Collective(self.group_name, self.ranks(), self._entered, words, parts, root, op)
         given = given or [tensor for _, ins in parts for tensor in ins]
         result = [out for outs, _ in parts for out in outs]

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.util import Finalize
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -23,16 +23,17 @@ from gradwire.backend.calls import Collective, Message, Tensors
 from gradwire.backend.chosen import chosen_all_reduce
 from gradwire.backend.collectives import plans
 from gradwire.backend.process_group import CollectiveGroup
+from gradwire.backend.records import GroupLog, RunRecords, begin_records
 from gradwire.backend.registration import NAME
 from gradwire.backend.transport import GroupTransport, Shared
 from gradwire.backend.works import RealCollective, RealMessage
-from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import ANY
 from gradwire.core.transports.messages import Setup
 
 _LAST_S = 30.0  # that the end of a group waits for peers that have not read what was sent to them
 _PARTING_S = 1.0  # the same after an error
 _groups: WeakSet["RealGroup"] = WeakSet()
+_runs: WeakKeyDictionary["RealGroup", RunRecords] = WeakKeyDictionary()  # by the default group
 os.register_at_fork(after_in_child=_groups.clear)
 
 
@@ -46,8 +47,13 @@ class RealGroup(CollectiveGroup):
         self.plans = plans(chosen_all_reduce())
         self._state = Shared(range(size))
         pipes = rendezvous.meet(store, rank, size, timeout, meshes=2)
-        setup = Setup(torch.device("cpu"), timeout.total_seconds(), Recorder(rank, enabled=False))
-        self.collectives, self.messages = (GroupTransport(of, setup, self._state) for of in pipes)
+        if not _runs and (begun := begin_records(store, rank, size)) is not None:
+            _runs[self] = begun
+        self.recorder = next((run.recorder for run in _runs.values()), None)
+        self.logs = GroupLog(self.recorder, self._state), GroupLog(self.recorder, self._state)
+        setups = (Setup(torch.device("cpu"), timeout.total_seconds(), log) for log in self.logs)
+        ends = zip(pipes, setups, strict=True)
+        self.collectives, self.messages = (GroupTransport(of, setup, self._state) for of, setup in ends)
         self.turn, self.talking = threading.RLock(), threading.RLock()  # who holds the one and the other
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changed, self._left = threading.Condition(), 0  # begun by others, and not ended
@@ -74,11 +80,12 @@ class RealGroup(CollectiveGroup):
         self._state.ranks = call.ranks
         work = RealCollective(self, call, result, limit, given)
         if is_awaited and work._event is None and threading.current_thread() is not self._thread:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._left)  # each has a limit
+            if self._left:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._left)  # each has a limit
             work.run()
         else:
-            self.do_later(work.run)
+            work.run_later()
         return work
 
     @override
@@ -151,6 +158,8 @@ class RealGroup(CollectiveGroup):
                 transport.timeout = patience
                 transport.close()
                 lock.release()
+        if (run := _runs.pop(self, None)) is not None:
+            run.end(bool(has_failed))
 
     abort = shutdown
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from typing_extensions import override
@@ -14,10 +14,10 @@ from typing_extensions import override
 from gradwire.backend.memory import Lent, Often, Owned
 from gradwire.backend.rendezvous import Pipes
 from gradwire.core.records.errors import RunFailed
-from gradwire.core.transports.frames import OBJECT, frame
+from gradwire.core.transports.frames import OBJECT, frame, vector_frame
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import remove_segments
-from gradwire.core.transports.messages import Delivered, Message, Setup, Work
+from gradwire.core.transports.messages import Delivered, Message, Setup, Work, as_vector
 from gradwire.core.transports.peer import DIED, InPlace, Peer
 from gradwire.core.transports.shared_memory import SharedMemory
 from gradwire.core.transports.staging_buffer import SLOT_BYTES, fits
@@ -31,8 +31,7 @@ _DELIVERED = Delivered()
 _MOST = 400  # characters of words, of which the others are hashed
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a rank is: its call's number in the group (of a message 0), its words, and a line of the script."""
 
     number: int
@@ -215,10 +214,16 @@ class GroupTransport(SharedMemory):
     def _send(self, value: Any, dst: int, tag: str, n: float = 0, sent: float = 0.0) -> tuple[Work, int]:
         self.check_group()
         tag += self._suffix
-        if not isinstance(value, torch.Tensor) or self._is_shared(value) or value.nbytes <= _IN_PIPE:
+        if not isinstance(value, torch.Tensor):
             return super()._send(value, dst, tag, n, sent)
-        if fits(value, value.nbytes) and value.is_contiguous() and self._peers[dst].send_copy(value, tag, n, sent, 0.0):
-            return _DELIVERED, value.nbytes
+        nbytes = value.nbytes
+        if nbytes <= _IN_PIPE:
+            self._peers[dst].write(vector_frame(tag, as_vector(value), n, sent))
+            return _DELIVERED, nbytes
+        if fits(value, nbytes) and value.is_contiguous() and self._peers[dst].send_copy(value, tag, n, sent, 0.0):
+            return _DELIVERED, nbytes
+        if self._is_shared(value):
+            return super()._send(value, dst, tag, n, sent)
         numel = value.numel()
         buffer = self._buffers.take(numel, value.dtype)
         if buffer is None:

@@ -25,7 +25,20 @@ _SLICE_S = 0.01  # of a wait for a message, between which other threads may send
 _YIELD_S = 1e-4  # in which they get the transport
 
 
-class RealCollective(Call):
+class RealCall(Call):
+    """A call to a group of processes."""
+
+    _group: "RealGroup"
+
+    def _note_wait(self, begun: float) -> None:
+        """Record that the rank has waited for it since then."""
+        if (recorder := self._group.recorder) is not None:
+            with recorder.guard:
+                recorder.at = self.at
+                recorder.add("wait", begun, timing.now(), tag=self.call.kind)
+
+
+class RealCollective(RealCall):
     """A collective of a group, which `run` does."""
 
     def __init__(
@@ -33,7 +46,7 @@ class RealCollective(Call):
     ) -> None:
         super().__init__(call, result, call.ranks, given, group.event_name)
         self._group, self._limit, self.at = group, limit, line_at_work()
-        self._is_over = threading.Event()
+        self._is_over: threading.Event | None = None  # of a call that another thread runs
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._seen: torch.futures.Future[Any] | None = None
@@ -44,6 +57,11 @@ class RealCollective(Call):
         assert isinstance(self.call, Collective)
         return self.call
 
+    def run_later(self) -> None:
+        """Let the thread of the group do this rank's part."""
+        self._is_over = threading.Event()
+        self._group.do_later(self.run)
+
     def run(self) -> None:
         """Do this rank's part."""
         group, call, transport = self._group, self.collective, self._group.collectives
@@ -52,6 +70,7 @@ class RealCollective(Call):
         with group.turn:
             try:
                 transport.timeout = self._limit.total_seconds() if self._limit else transport.timeout
+                group.logs[0].begin(place, shows_waits=self._is_over is None)
                 transport.enter(place)
                 call.run(group.plans, transport, self.at)
                 transport.check_group()
@@ -62,7 +81,7 @@ class RealCollective(Call):
                     f"{NAME} process group: Timed out waiting {1000 * transport.timeout:g}ms: {waits}"
                 )
             except PeerLost as lost:
-                self._error = RunFailed(f"{me} is in {place}: {_lost(transport, lost)}")
+                self._error = RunFailed(group.failure or f"{me} is in {place}: {_lost(transport, lost)}")
             except RunFailed as error:
                 self._error = RunFailed(group.failure or str(error))
             except BaseException as error:
@@ -73,7 +92,8 @@ class RealCollective(Call):
             group.fail(f"{me} is in {place}: {one_line(self._error)}")
         self.end_event()
         self.ended = True
-        self._is_over.set()
+        if self._is_over is not None:
+            self._is_over.set()
         self._complete()
 
     def _complete(self) -> None:
@@ -83,8 +103,12 @@ class RealCollective(Call):
 
     @override
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._is_over.wait(timeout.total_seconds() if timeout else None):
-            raise RuntimeError(_late(timeout.total_seconds() if timeout else 0.0, f"{self.call.words} at {self.at}"))
+        if self._is_over is not None and not self.ended:
+            begun = timing.now()
+            if not self._is_over.wait(timeout.total_seconds() if timeout else None):
+                late = f"{self.call.words} at {self.at}"
+                raise RuntimeError(_late(timeout.total_seconds() if timeout else 0.0, late))
+            self._note_wait(begun)
         if self._error is not None:
             raise self._error
         return True
@@ -113,7 +137,7 @@ class RealCollective(Call):
         return self._seen
 
 
-class RealMessage(Call):
+class RealMessage(RealCall):
     """A message that is sent, or a receive."""
 
     def __init__(self, group: "RealGroup", call: Message, tensors: Tensors, limit: timedelta | None) -> None:
@@ -128,6 +152,7 @@ class RealMessage(Call):
         group, call = self._group, self.message
         with group.talking:
             if call.is_sent:
+                group.logs[1].begin(self._place, shows_waits=False)
                 group.messages.enter(self._place)
                 group.messages.isend(call.tensor, self._peer, str(call.tag))
                 self._end()
@@ -142,10 +167,12 @@ class RealMessage(Call):
     def _take(self) -> bool:
         """Take a message that is there; return whether the receive has ended."""
         transport, call = self._group.messages, self.message
+        self._group.logs[1].begin(self._place, shows_waits=False)
         try:
             found = transport.recv(self._peer, str(call.tag), 0)
         except PeerLost as lost:
-            self._error = RunFailed(f"rank {self._ranks[transport.rank]} is in {self._place}: {_lost(transport, lost)}")
+            me = f"rank {self._ranks[transport.rank]}"
+            self._error = RunFailed(self._group.failure or f"{me} is in {self._place}: {_lost(transport, lost)}")
             return True
         if found is None:
             return False
@@ -187,12 +214,13 @@ class RealMessage(Call):
                     raise RuntimeError(self._late(limit))
                 timing.sleep(_SLICE_S)
             return True
-        is_over = self._look(0)
+        is_over, begun = self._look(0), timing.now()
         while not is_over:
             if (left := until - clock()) <= 0:
                 raise RuntimeError(self._late(limit))
             is_over = self._look(min(left, _SLICE_S))
             timing.sleep(0 if is_over else _YIELD_S)
+        self._note_wait(begun)
         if self._error is not None:
             raise self._error
         return True

@@ -24,6 +24,7 @@ from gradwire.torch_scripts.threads import RankThread
 
 _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 _LIBRARY = (str(Path(__file__).parents[1]), "torch/distributed/distributed_c10d", "torch/distributed/c10d_logger")
+_FUNCTIONAL = (*_LIBRARY, "torch/distributed/_functional_coll", "torch/_")
 
 
 @dataclass
@@ -76,11 +77,15 @@ class Calls:
             read = [t for _, ins in call.parts for t in ins]
             if (
                 call.kind in ("all_reduce", "reduce")
-                and is_of_script
+                and _calling_file(_FUNCTIONAL).startswith(self._folder)
                 and read[0].is_floating_point()
                 and not read[0].is_sparse
             ):
                 seen.sent += [(seen.owner_of(t), sketch(t), pending.thread.line()) for t in read]
+                task = torch._C._current_graph_task_id()
+                if task != -1 and not self._run.parallel:
+                    known = {key: value for key, value in seen.summed_on_the_way.items() if key[0] == task}
+                    seen.summed_on_the_way = known | {(task, t.data_ptr()): (t, sketch(t)) for t in read}
         else:
             written, read = ([], [call.tensor]) if call.is_sent else ([call.tensor], [])
             if call.is_sent:
@@ -173,10 +178,10 @@ def _touched(func: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(i for i in range(len(schema.arguments)) if not (overwrites and i in writes)), writes
 
 
-def _calling_file() -> str:
-    """Return the file that has called torch.distributed."""
+def _calling_file(library: Sequence[str] = _LIBRARY) -> str:
+    """Return the file that has called the library."""
     frame: Any = sys._getframe(2)
-    while frame is not None and any(part in frame.f_code.co_filename for part in _LIBRARY):
+    while frame is not None and any(part in frame.f_code.co_filename for part in library):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_code.co_filename)
 

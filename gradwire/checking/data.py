@@ -146,4 +146,5 @@ def _judge_rows(run: Run) -> list[Finding]:
         return []
     what = f"{ranks(range(run.n))} took the same {len(alike[0][0].rows)} samples in step {alike[0][0].number}"
     cure = "seed each rank by its number: torch begins with the same numbers on all ranks"
+    cure = "let each rank take its own part of the IterableDataset" if run.streams else cure
     return [Finding(KIND, what, cure, alike[0][0].at, True, alike[0][0].number)]

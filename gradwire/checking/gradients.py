@@ -6,6 +6,7 @@ loss of torch's or several of them, and about scales that are neither the number
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -117,9 +118,11 @@ def _loss_of(step: Step) -> Criterion | None:
     if not found or any(len(criteria) != 1 for criteria in found):
         return None
     losses = [criteria[0] for criteria in found]
-    if len({loss.is_mean for loss in losses}) > 1 or len({step.lines.get(task) for task in passes}) > 1:
+    if len({loss.is_mean for loss in losses}) > 1:
         return None
-    return Criterion(losses[0].weight * _passes(losses), sum(loss.n for loss in losses), losses[0].is_mean)
+    if len({step.lines.get(task) for task in passes}) > 1 and len({loss.at for loss in losses}) > 1:
+        return None  # losses of several kinds
+    return replace(losses[0], weight=losses[0].weight * _passes(losses), n=sum(loss.n for loss in losses))
 
 
 def _passes(losses: list[Criterion]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Subset
+from torch.utils.data import IterableDataset, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradwire.checking.rank import SeenRank, checksum, quiet
@@ -44,6 +44,7 @@ class Loading:
 
     def _begin_epoch(self, real: Callable[..., None]) -> Callable[..., None]:
         def begin(iterator: Any, loader: Any) -> None:
+            self.run.streams |= isinstance(loader.dataset, IterableDataset)
             if (found := self._here()) is not None and hasattr(loader.dataset, "__len__"):
                 rank, seen = found
                 data, of = loader.dataset, list(range(len(loader.dataset)))

@@ -37,6 +37,10 @@ def judge(run: Run) -> list[Finding]:
         findings.append(Finding(KIND, what, "use it in the forward pass, or leave it out", at,
                                 not run.is_whole or set(unused) <= run.may_be_unused,
                                 parameter=shown(unused[0])))  # fmt: skip
+    if run.is_whole and (shapes := run.strays[0]) and all(run.strays):
+        count = f"{len(shapes)} parameters" if len(shapes) > 1 else "a parameter"
+        what = f"{count} of no model, of shape {', '.join(map(str, shapes[:3]))}, learn by no optimizer"
+        findings.append(Finding(KIND, what, "keep layers in an nn.ModuleList, not in a list", at, True))
     partly = [name for name in names if stepped[name] and any(has[name]) and not all(has[name])]
     if partly and not run.parallel:
         without = [rank for rank, value in enumerate(has[partly[0]]) if not value]

@@ -44,9 +44,13 @@ class SeenRank:
         self.written: dict[str, str] = {}
         self.under_way: dict[int, Any] = {}  # calls of the script, with their buffers and lines
         self.sent: list[tuple[int, Sketch, str]] = []  # all-reduced by the script: whose gradient, sketch, line
+        # By backward pass and address, what the script has all-reduced in it, and a sketch of that before.
+        self.summed_on_the_way: dict[tuple[int, int], tuple[torch.Tensor, Sketch]] = {}
         self.addresses: dict[int, str] = {}  # of parameters
         self.models: dict[str, ModelParameter] = {}
         self.orphans: dict[str, str] = {}
+        self.stepped_ever: Any = WeakIdKeyDictionary()  # parameters
+        self.strays: list[tuple[int, ...]] = []  # shapes of parameters with gradients, of no model and no optimizer
         self.trained: set[str] = set()
         self.stepping = 0  # optimizers, one inside another
         self.step: Step | None = None
@@ -54,6 +58,7 @@ class SeenRank:
         self.taken: dict[int, int] = {}  # steps, by optimizer
         self.collectives = 0  # of all ranks
         self._since: dict[int, tuple[int, int]] = {}  # by optimizer: steps since so many collectives
+        self._labels: dict[int, str] = {}  # by optimizer: its model, and which of the optimizers of that it is
         self._roots: list[tuple[str, Any]] = []
         self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
 
@@ -65,12 +70,16 @@ class SeenRank:
         """Note that what came before that clock came before now."""
         self.clock = [max(pair) for pair in zip(self.clock, clock, strict=True)]
 
-    def key(self, index: int) -> tuple[int, int, int]:
-        """Return what this step of an optimizer shares with those of other ranks that belong to it."""
+    def key(self, index: int, name: str) -> tuple[str, int, int]:
+        """Return what this step shares with those of other ranks that belong to it; `name`: of a parameter it steps."""
+        if index not in self._labels:
+            root = name.rpartition(":")[0]
+            number = sum(label.startswith(f"{root}, ") for label in self._labels.values())
+            self._labels[index] = f"{root}, {number}"
         before, count = self._since.get(index, (-1, 0))
         count = count + 1 if before == self.collectives else 0
         self._since[index] = self.collectives, count
-        return index, self.collectives, count
+        return self._labels[index], self.collectives, count
 
     def stepped(self, index: int) -> None:
         """Forget what the step has taken."""
@@ -80,6 +89,7 @@ class SeenRank:
         self.rows.clear()
         self.written.clear()
         self.sent.clear()
+        self.summed_on_the_way.clear()
 
     # Models
 
@@ -93,7 +103,14 @@ class SeenRank:
 
     def add_ddp(self, ddp: DistributedDataParallel, run: Run, at: str) -> None:
         """Note that all ranks have the same parameters in this module now."""
-        self._ddp[ddp.module] = True
+        if ddp.module not in self._ddp:  # all ranks make it, though some may have called other models before
+            number, self._ddp[ddp.module] = len(self._ddp), True
+            former = tuple(f"{root}:" for root, reference in self._roots if reference() is ddp.module)
+            for name in [name for name in self.models if name.startswith(former)]:
+                del self.models[name]
+            self._roots = [
+                (f"DDP {number}" if reference() is ddp.module else root, reference) for root, reference in self._roots
+            ]
         names = self.names()
         parameters = {names[id(p)]: p for p in ddp.module.parameters()}
         self.addresses = {p.data_ptr(): name for name, p in parameters.items()}
@@ -145,6 +162,10 @@ class SeenRank:
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids, is_given)
         self.addresses = {p.data_ptr(): name for name, p in found.items()}
         of_models = {id(p) for p in found.values()}
+        for tensor in stepped:
+            self.stepped_ever[tensor] = True
+        strays = (p for p in self.reached if p.requires_grad and id(p) not in of_models and p not in self.stepped_ever)
+        self.strays[:] = [tuple(p.shape) for p in strays]
         for i, tensor in enumerate(stepped):
             if id(tensor) not in of_models and tensor not in self.reached and tensor.grad is None:
                 self.orphans[f"parameter {i}"] = at

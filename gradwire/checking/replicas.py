@@ -17,7 +17,7 @@ KIND = "replicas part"
 def judge(run: Run) -> list[Finding]:
     """Return what parts first, and notes on buffers."""
     if not (found := _changed_since_ddp(run)):
-        before: dict[int, list[Step]] = {}
+        before: dict[str, list[Step]] = {}
         seldom: set[str] = set()  # those that have met again after they parted
         for group in run.groups():
             found = _parted(run, group, before.get(group[0].key[0]), seldom)
@@ -98,9 +98,13 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
                       "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
     all_steps = (step.parameters.get(name) for step in run.steps)
     sent = next((p.sent_at for p in all_steps if p is not None and p.sent_at), "")
+    joined = [step.rank for step, p in zip(group, each, strict=True) if p.sent_at]
+    if joined and len(joined) < len(each):
+        what = f"{ranks(joined)} all-reduced its gradient at {sent}, and no other rank did"
+        return _Cause(what, "all-reduce it on all ranks, in a group of all", sent, joined[0], is_sure=True)
     if sent:
         what = f"the call at {sent} does not change the gradient that each rank steps by"
-        return _Cause(what, "all-reduce p.grad itself, after backward()", sent, is_sure=True)
+        return _Cause(what, "all-reduce p.grad itself, between backward() and step()", sent, is_sure=True)
     if all(p.own is not None and p.taken is not None and multiple(p.own, p.taken) for p in each):
         how = frozenset().union(*(step.how for step in group))
         if "inner" in how:
@@ -132,9 +136,14 @@ def _differs_before(
             return []
         changed = [step.rank for step, p, q in zip(group, each, last, strict=True) if not equal(p.before, q.after)]
         at = next((group[rank].written[name] for rank in changed if name in group[rank].written), group[0].at)
-        what = f"{shown(name)} differs between ranks before step {number}{values}: only {ranks(changed)} changed it"
-        return [Finding(KIND, what, "change it alike on all ranks", at, step=number, rank=changed[0],
-                        parameter=shown(name))] if len(changed) < len(each) else []  # fmt: skip
+        is_all = len(changed) == len(each)
+        cause = "each rank changed it in its own way" if is_all else f"only {ranks(changed)} changed it"
+        cure = "change it alike on all ranks"
+        if alone := run.between(before[0], group[0]):
+            cause, cure = f"only {ranks(step.rank for step in alone)} took a step", "let all ranks step, or none"
+            at, changed = alone[0].at, [alone[0].rank]
+        what = f"{shown(name)} differs between ranks before step {number}{values}: {cause}"
+        return [Finding(KIND, what, cure, at, step=number, rank=changed[0], parameter=shown(name))]
     what = f"{shown(name)} differs between ranks from the start{values}, and they share its gradient"
     return [Finding(KIND, what, "broadcast the parameters of rank 0 first", group[0].at, step=number,
                     parameter=shown(name))]  # fmt: skip

@@ -1,5 +1,6 @@
 """The records of a watched run: what each rank has stepped, computed, loaded and opened."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,11 +39,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Criterion:
-    """A loss that a backward pass came through. `weight`: the gradient that reached it; `n`: targets that count."""
+    """A loss that a backward pass came through, computed at a line.
+
+    `weight`: the gradient that reached it; `n`: targets that count.
+    """
 
     weight: float
     n: int
     is_mean: bool
+    at: str
 
 
 @dataclass
@@ -54,7 +59,7 @@ class Step:
 
     rank: int
     number: int
-    key: tuple[int, int, int]
+    key: tuple[str, int, int]
     at: str
     kind: str
     settings: list[dict[str, Any]]
@@ -144,19 +149,28 @@ class Run:
     made: dict[int, dict[str, tuple[Sketch, str]]] = field(default_factory=dict)  # by rank, when DDP had made them
     models: list[dict[str, ModelParameter]] = field(default_factory=list)
     orphans: list[dict[str, str]] = field(default_factory=list)  # by rank: stepped, of no model that was called
+    strays: list[list[tuple[int, ...]]] = field(default_factory=list)  # by rank: shapes of parameters of no model
     ends: list[dict[str, Sketch]] = field(default_factory=list)
     trained: list[set[str]] = field(default_factory=list)  # by rank: not frozen, with a gradient
     masks: dict[int, int] = field(default_factory=dict)  # by rank: the random state at its first dropout
+    streams: bool = False  # a loader of an IterableDataset was used
     is_whole: bool = True
 
     def groups(self) -> Iterator[list[Step]]:
         """Yield the steps of all ranks that belong together, in the order of rank 0."""
-        found: dict[tuple[int, int, int], dict[int, Step]] = {}
+        found: dict[tuple[str, int, int], dict[int, Step]] = {}
         for step in self.steps:
             found.setdefault(step.key, {})[step.rank] = step
         for steps in found.values():
             if len(steps) == self.n > 1:
                 yield [steps[rank] for rank in range(self.n)]
+
+    def between(self, first: Step, last: Step) -> list[Step]:
+        """Return the steps of the earliest group between two that not all ranks took; []: all took all of them."""
+        found = [step for step in self.steps if step.key[0] == first.key[0] and first.key < step.key < last.key]
+        keys = Counter(step.key for step in found)
+        earliest = min((key for key, count in keys.items() if count < self.n), default=None)
+        return [step for step in found if step.key == earliest]
 
 
 def common(group: Sequence[Step]) -> Iterator[tuple[str, list[Parameter]]]:

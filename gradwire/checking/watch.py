@@ -44,6 +44,7 @@ class Watch(Watcher):
         self._loading = Loading(self.run, self.ranks)
         self._calls = calls.Calls(self.run, self.ranks, folder)
         self.run.models = [seen.models for seen in self.ranks]
+        self.run.strays = [seen.strays for seen in self.ranks]
         self.run.orphans = [seen.orphans for seen in self.ranks]
         self.run.trained = [seen.trained for seen in self.ranks]
         self.run.ends = [{} for _ in self.ranks]
@@ -118,11 +119,14 @@ class Watch(Watcher):
                 seen.reached[p] = True
                 if not seen.is_kept:
                     return
-                own, now = seen.own.get(p), sketch(gradient)
+                task = torch._C._current_graph_task_id()
+                address = 0 if gradient.is_sparse else gradient.data_ptr()
+                summed, before = seen.summed_on_the_way.get((task, address), (gradient, None))
+                own = seen.own.get(p)
+                now = sketch(gradient) if before is None or summed.shape != gradient.shape else before
                 if own is None or own.sketch.shape != now.shape or p.grad is None or not bool(p.grad.any()):
                     own = seen.own[p] = Own(now * 0.0)
                 own.sketch = own.sketch + now
-                task = torch._C._current_graph_task_id()
                 own.passes.append(task)
                 if task not in seen.lines:
                     seen.lines[task] = rank.line()
@@ -201,10 +205,12 @@ class Watch(Watcher):
         return mean
 
     def _note_loss(self, rank: RankThread, seen: SeenRank, loss: torch.Tensor, n: int, is_mean: bool) -> None:
+        at = rank.line()
+
         def reach(gradient: torch.Tensor) -> None:
             with quiet(rank):
                 task = torch._C._current_graph_task_id()
-                seen.criteria.setdefault(task, []).append(Criterion(float(gradient), n, is_mean))
+                seen.criteria.setdefault(task, []).append(Criterion(float(gradient), n, is_mean, at))
 
         loss.register_hook(reach)
 
@@ -250,8 +256,9 @@ class Watch(Watcher):
                 zip(parameters, [p for p in of_optimizer if not (isinstance(p, DTensor) or p.is_meta)], strict=False)
             )
             tasks = {task for each in parameters.values() for task in each.passes}
+            key = seen.key(index, next(iter(parameters), ""))
             seen.step = Step(
-                rank.rank, 1 + seen.taken.get(index, 0), seen.key(index), rank.line(), type(optimizer).__name__,
+                rank.rank, 1 + seen.taken.get(index, 0), key, rank.line(), type(optimizer).__name__,
                 [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
                 parameters, seen.buffers(), bool(arguments[1:] or more.get("closure")), frozenset(seen.how),
                 {task: seen.criteria[task] for task in tasks if task in seen.criteria},

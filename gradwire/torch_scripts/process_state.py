@@ -3,6 +3,8 @@
 import os
 import random
 import sys
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Optional
@@ -21,6 +23,7 @@ _OF_GROUPS = [
 ]
 _ATTRIBUTES: list[tuple[Any, str]] = [
     (os, "environ"), (sys, "argv"), (sys, "stdout"), (sys, "stderr"), (sys, "excepthook"),
+    (warnings, "filters"), (warnings, "showwarning"), (warnings, "_showwarnmsg_impl"),  # what catch_warnings replaces
     *((c10d, name) for name in _OF_GROUPS), (c10d._world, "__dict__"),
 ]  # fmt: skip
 
@@ -33,10 +36,13 @@ def _of_libraries() -> Iterator[tuple[Any, str, Callable[[], Any]]]:
     if ignite := sys.modules.get("ignite.distributed.utils"):
         yield ignite, "_model", ignite._SerialModel
         yield ignite, "_need_to_sync", lambda: True
+    if debug := sys.modules.get("torch.distributed.fsdp._debug_utils"):
+        yield debug.SimpleProfiler, "results", lambda: defaultdict(float)
+        yield debug.SimpleProfiler, "profiling", set
 
 
 class ProcessState:
-    """The environment, arguments, output, `__main__`, folder, default dtype, random states and groups of one rank."""
+    """What one rank has: see the names below, and `__main__`, folder, default dtype and random states."""
 
     installed: ClassVar[Optional["ProcessState"]] = None
 
@@ -48,6 +54,7 @@ class ProcessState:
         }  # fmt: skip
         self._values: list[Any] = [
             environment, list(arguments), *outputs, sys.excepthook,
+            [*warnings.filters], warnings.showwarning, vars(warnings)["_showwarnmsg_impl"],
             *(type(value)() if isinstance(value := getattr(c10d, name), dict | int) else None for name in _OF_GROUPS),
             type(c10d._world)().__dict__,
         ]  # fmt: skip
@@ -67,8 +74,12 @@ class ProcessState:
             return
         if before is not None:
             before.keep()
+        filters = warnings.filters
         for (owner, name), value in zip(_ATTRIBUTES, self._values, strict=True):
             setattr(owner, name, value)
+        if warnings.filters != filters:
+            with warnings.catch_warnings():  # after which those are shown that the other filters have hidden
+                pass
         sys.modules["__main__"] = self.main
         if before is None or before._folder != self._folder:
             os.chdir(self._folder)

@@ -18,7 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts import process, shared
 from gradwire.torch_scripts.process_group import ScriptGroup
-from gradwire.torch_scripts.threads import BackwardCall, here
+from gradwire.torch_scripts.threads import BackwardCall, RankThread, here
+
+_GIVEN = ("world_size", "rank")  # of init_process_group
 
 
 @contextmanager
@@ -34,13 +36,16 @@ def replaced(world_size: int) -> Iterator[None]:
 
     def check(call: str, given: int, own: int) -> None:
         if given != own:
-            raise RunFailed(f"{call}={given}): this is rank {_rank()} of --n_gpus {world_size}; give {own}")
+            raise RunFailed(f"{call}={given}): this is rank {_rank().rank} of --n_gpus {world_size}; give {own}")
 
     def meet(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-        for name, values in parse_qs(urlparse(url).query).items():
-            if name in ("world_size", "rank"):
-                check(f"init_process_group({name}", int(values[0]), world_size if name == "world_size" else _rank())
-        yield store, _rank(), world_size
+        rank, size = _rank(), world_size
+        given = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items() if name in _GIVEN}
+        if given.get("world_size") in rank.engine.started.sizes:
+            size = given["world_size"]
+        for name, own in (("world_size", size), ("rank", rank.rank)):
+            check(f"init_process_group({name}", given.get(name, own), own)
+        yield store, rank.rank, size
 
     def backward(
         outputs: Any, gradients: Any, retains: Any, has_graph: Any, inputs: Any, *arguments: Any, **more: Any
@@ -65,7 +70,10 @@ def replaced(world_size: int) -> Iterator[None]:
         return wait_for(future)
 
     def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
-        check("spawn(nprocs", nprocs, world_size)
+        rank = _rank()
+        if not 0 < nprocs <= world_size <= rank.starter.processes:  # not all have been ranks: the others would be idle
+            check("spawn(nprocs", nprocs, world_size)
+        rank.engine.started.sizes.add(nprocs)
         return shared.spawn(fn, args, nprocs, join)
 
     def make(optimizer: Any, *arguments: Any, **more: Any) -> None:
@@ -105,7 +113,7 @@ def replaced(world_size: int) -> Iterator[None]:
         yield
 
 
-def _rank() -> int:
+def _rank() -> RankThread:
     rank = here()
     assert rank is not None, "only ranks run the script"
-    return rank.rank
+    return rank

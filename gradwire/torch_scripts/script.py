@@ -21,7 +21,7 @@ from gradwire.command import path_from
 from gradwire.core.launchers.by_value import dumps
 from gradwire.core.launchers.devices import as_before, use_share_of_cores
 from gradwire.core.records.errors import UsageError
-from gradwire.torch_scripts.on_cpu import CudaIsCpu, cuda_is_cpu
+from gradwire.torch_scripts.on_cpu import cuda_is_cpu
 from gradwire.torch_scripts.process_state import ProcessState
 
 _KEPT = ("gradwire", "__main__")  # of the modules of this process, whatever a script has beside it
@@ -75,8 +75,7 @@ class Script(Program):
         state.main.__dict__.update(__file__=self.path, __builtins__=__builtins__)
         if self._spec is not None:
             state.main.__dict__.update(__spec__=self._spec, __package__=self._spec.parent)
-        with CudaIsCpu() if self.on_cpu else nullcontext():
-            exec(self._code, state.main.__dict__)
+        exec(self._code, state.main.__dict__)
 
 
 class Function(Program):

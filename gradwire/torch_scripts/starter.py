@@ -28,12 +28,13 @@ class Started:
     """What the parts of all ranks have in common.
 
     `states` of shared objects are in the order in which they are made, and the outcomes in `done` in that of what is
-    done with them. `ended` are the numbers of processes.
+    done with them. `ended` are the numbers of processes, `sizes` how many each spawn starts.
     """
 
     states: list[Any] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
+    sizes: set[int] = field(default_factory=set)
 
 
 class Starter:
@@ -42,12 +43,12 @@ class Starter:
     def __init__(self, rank: "RankThread") -> None:
         self._rank = rank
         self._objects: list[Shared] = []
-        self._processes = self._done = 0
+        self.processes = self._done = 0  # those that it has started
 
     def start(self, run: Callable[[], object], size: int) -> "Child":
         """Start a process; return what its starter finds of it."""
-        number = self._processes
-        self._processes += 1
+        number = self.processes
+        self.processes += 1
         if not number:
             for i, made in enumerate(self._objects):
                 self._share(i, made)
@@ -58,13 +59,13 @@ class Starter:
     def note(self, made: "Shared") -> None:
         """Note an object that the part makes; with the first process, it becomes one of all ranks."""
         self._objects.append(made)
-        if self._processes:
+        if self.processes:
             self._share(len(self._objects) - 1, made)
 
     def use(self, do: Callable[[], Any], words: str, ready: Callable[[], bool], limit_s: float | None) -> Any:
         """Do something with a shared object when it is `ready`. Raises TimeoutError: it is not within the limit."""
         done, i = list[Any](), 0
-        if self._processes:
+        if self.processes:
             done, i = self._rank.engine.started.done, self._done
             self._done += 1
         in_time = self._rank.wait_until(lambda: len(done) > i or ready(), words, limit_s)

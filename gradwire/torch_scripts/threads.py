@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch import nn
 
 from gradwire.core.records.errors import RunFailed, one_line
 from gradwire.core.transports.timing import cpu_seconds, now
+from gradwire.torch_scripts.on_cpu import CudaIsCpu
 from gradwire.torch_scripts.output import Lines
 from gradwire.torch_scripts.process_state import ProcessState
 from gradwire.torch_scripts.script import Program
@@ -163,7 +164,7 @@ class RankThread:
 
     def run_script(self) -> Any:
         """Run the script; return what a function returns."""
-        with self.watcher.watch_rank(self):
+        with self.watcher.watch_rank(self), CudaIsCpu() if self._script.on_cpu else nullcontext():
             return self._script.run(self.state)
 
     @contextmanager

@@ -76,7 +76,8 @@ class VirtualRank(RankThread):
         self, script: Program, recorder: ScriptRecorder, n: int, seed: int, speed: Speed, outputs: Sequence[Any] = ()
     ) -> None:
         super().__init__(script, recorder.rank, n, seed, outputs)
-        self.recorder, self._given = recorder, (n, seed, speed)
+        self.recorder = self._first_recorder = recorder
+        self._given = n, seed, speed
         self.clock = self._shown = 0.0  # its time, and until when its records show it
         self.phase = "forward"
         self.passes: list[float] = []
@@ -89,7 +90,7 @@ class VirtualRank(RankThread):
     @override
     def start_process(self, run: Callable[[], object], number: int) -> None:
         self._end_phase(self.phase)
-        rank = VirtualRank(Process(self._script, run), self.recorder, *self._given, self._outputs)
+        rank = VirtualRank(Process(self._script, run), self._first_recorder, *self._given, self._outputs)
         rank.state.main = self.state.main
         rank.clock, rank._shown, rank.progress = self.clock, self._shown, self.progress
         rank.passes, rank.steps, rank.hashes = self.passes, self.steps, self.hashes

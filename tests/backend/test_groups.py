@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -151,6 +152,34 @@ def test_calls_that_do_not_fit_are_named_on_both_sides(how: str, words: tuple[st
             assert f"rank {rank} is in {words[rank]} at test_groups.py:" in said, said
 
 
+def add_up_late(vector: torch.Tensor, transport: Any) -> None:
+    """Look for the other's message only when it has closed."""
+    transport.isend(vector, 1, "all")
+    deadline = time.monotonic() + LIMIT
+    while not os.path.exists(os.environ["CLOSED"]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    transport.recv(1, "all")
+
+
+def close_early(closed: str) -> str:
+    os.environ |= {VARIABLE: f"{__name__}:add_up_late", "CLOSED": closed}
+    try:
+        group, vector = dist.new_group([0, 1]), torch.ones(4)
+        if dist.get_rank() == 0:
+            return str(outcome(lambda: dist.all_reduce(vector, group=group)))
+        said = outcome(lambda: dist.all_gather_into_tensor(torch.ones(8), vector, group=group))
+        dist.destroy_process_group(group)
+        Path(closed).touch()
+        return str(said)
+    finally:
+        del os.environ[VARIABLE], os.environ["CLOSED"]
+
+
+def test_a_mismatch_is_named_though_the_other_rank_has_closed(tmp_path: Path) -> None:
+    for said in on_group(2, close_early, str(tmp_path / "closed")):
+        assert "mismatch: " in said, said
+
+
 def wait_in_vain() -> str:
     if dist.get_rank() == 0:
         return str(outcome(dist.barrier))
@@ -188,6 +217,22 @@ def chosen(name: str) -> Any:
 @pytest.mark.parametrize(("name", "calls"), [("swing", 0), (f"{__name__}:add_up", 1)])
 def test_the_environment_names_the_all_reduce(name: str, calls: int) -> None:
     assert on_group(3, chosen, name) == [(True, calls)] * 3
+
+
+def count_messages() -> tuple[list[int], list[float]]:
+    group: Any = dist.new_group([0, 1, 2])
+    counts, vectors = [], [torch.full((numel,), 0.1 * (1 + dist.get_rank())) for numel in (1000, 100_000)]
+    for vector in vectors:
+        before = group.collectives.messages_sent.total()
+        dist.all_reduce(vector, group=group)
+        counts.append(group.collectives.messages_sent.total() - before)
+    return counts, [float(vector.sum()) for vector in vectors]
+
+
+def test_short_vectors_are_added_up_in_one_round_and_others_in_the_ring() -> None:
+    ranks = on_group(3, count_messages)
+    assert [counts for counts, _ in ranks] == [[2, 4]] * 3
+    assert len({tuple(sums) for _, sums in ranks}) == 1  # the same bits on all ranks
 
 
 @pytest.mark.parametrize(
@@ -254,6 +299,7 @@ def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
                 os.killpg(rank.pid, signal.SIGKILL)  # its session, in which a child may be left
 
 
+@pytest.mark.end_to_end
 def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:
     before = {path.name for path in Path("/dev/shm").iterdir()}
     (code, said), (killed, _) = run_script(tmp_path, "dies")
@@ -262,10 +308,12 @@ def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> No
     assert {path.name for path in Path("/dev/shm").glob("torch_*")} <= before
 
 
+@pytest.mark.end_to_end
 def test_a_rank_may_end_without_an_end_of_its_group(tmp_path: Path) -> None:
     assert [code for code, _ in run_script(tmp_path, "ends")] == [0, 0]
 
 
+@pytest.mark.end_to_end
 def test_torch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
     (tmp_path / "some-1.dist-info").mkdir()

@@ -21,11 +21,15 @@ FILE = "own_process.py"
 
 def run(*arguments: str, path: Path = SCRIPTS / FILE) -> Cluster:
     script = Script(str(path), arguments)
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(2)]
-    return run_in_virtual_time(script, OneSwitch(2, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
+    return run_script(script, [ScriptRecorder(rank, script.folder) for rank in range(2)])
 
 
-@pytest.mark.parametrize("name", ["folder", "dtype", "signals", "children"])
+def run_script(script: Script, recorders: list[ScriptRecorder]) -> Cluster:
+    network = OneSwitch(len(recorders), 125e6, 50e-6)
+    return run_in_virtual_time(script, network, recorders, Speed(0.001), plans("ring"))
+
+
+@pytest.mark.parametrize("name", ["folder", "dtype", "warnings", "signals", "children"])
 def test_a_rank_has_as_its_own_what_a_process_has(name: str) -> None:
     before = Path.cwd()
     run(name)
@@ -128,6 +132,20 @@ def test_a_script_for_gpus_runs_on_the_cpu_if_it_is_told_to(tmp_path: Path) -> N
     code, text = said_by(lambda: simulate.main([*given, "--on_cpu", f"--results_dir={tmp_path}"]))
     assert (code, "rank 1: cpu True" in text) == (0, True), text
     assert text.startswith("--on_cpu: cuda and nccl mean the CPU and gloo to the script\n")
+
+
+def test_processes_on_gpus_run_on_the_cpu_and_a_later_spawn_may_start_fewer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    all_first, half = (Script(str(SCRIPTS / "spawns_on_gpus.py"), [name], on_cpu=True) for name in ("all", "half"))
+    recorders = [ScriptRecorder(rank, all_first.folder) for rank in range(4)]
+    run_script(all_first, recorders)
+    said = [f"{rank} of {size}" for size in (4, 2) for rank in range(size)]
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"rank {line[0]}: {line}" for line in said)
+    sends = [int((recorder.frame()["op"] == "send").sum()) for recorder in recorders]
+    assert sends[0] > sends[3] > 0  # the records of both spawns are there
+    with pytest.raises(RunFailed, match=r"spawn\(nprocs=2\): this is rank 0 of --n_gpus 4; give 4"):
+        run_script(half, recorders)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

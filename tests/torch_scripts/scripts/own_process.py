@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,6 +33,14 @@ elif name == "clocks":
     time.sleep(1000 + rank)
     took = time.time() - begun[0], time.perf_counter() - begun[1], (time.time_ns() - begun[2]) / 1e9
     assert all(abs(one - 1000 - rank) < 1e-3 for one in took), took
+elif name == "warnings":
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always" if rank == 0 else "ignore")
+        for number in range(2):
+            dist.barrier()
+            warnings.warn(f"{number} of rank {rank}", stacklevel=1)
+        dist.barrier()
+    assert [str(warning.message) for warning in found] == ([] if rank else ["0 of rank 0", "1 of rank 0"]), found
 elif name == "signals":
     before = signal.signal(signal.SIGTERM, print)
     dist.barrier()

@@ -232,7 +232,8 @@ class Columns(ScriptLab):
             if name != "loss":
                 run = {"mlp": lambda x, part: yours.mlp(x, part),
                        "attention": lambda x, part: yours.attention(x, part, HEADS // n),
-                       "": lambda x, part: _run_block(yours, x, part, HEADS // n)}[name]  # fmt: skip
+                       "": lambda x, part: (h := x + yours.attention(x, part, HEADS // n)) + yours.mlp(h, part)
+                       }[name]  # fmt: skip
                 whole = block_of(inputs, d)
                 part = part_of(whole, rank, n) if name else yours.cut(whole, rank, n)
                 result = differentiate(run, part, inputs)
@@ -287,12 +288,6 @@ def _cut_all(cut: Callable[[Block, int, int], Block], block: Block) -> Vectors:
             if other := [key for key in NAMES if not getattr(part, key).is_contiguous()]:
                 raise Fault("returned", f"cut returned {other[0]} as a view, which keeps the whole: .contiguous()")
     return found
-
-
-def _run_block(yours: SimpleNamespace, x: torch.Tensor, part: Block, heads: int) -> torch.Tensor:
-    x = x + yours.attention(x, part, heads)
-    y: torch.Tensor = x + yours.mlp(x, part)
-    return y
 
 
 def _run_loss(loss: Callable[..., torch.Tensor], inputs: Vectors, words: range) -> Vectors:

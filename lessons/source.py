@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -62,6 +62,11 @@ def _run_file(path: str) -> dict[str, Any]:
     return vars(module)
 
 
+def _namespace(function: object) -> dict[str, Any]:
+    """Return the globals of a function, nothing of what is none."""
+    return function.__globals__ if isinstance(function, FunctionType) else {}
+
+
 def _named(code: CodeType, file: str) -> CodeType:
     """Return code, and what is defined in it, with the name of its file: cloudpickle 3.1.3 leaves that out."""
     parts = tuple(_named(part, file) if isinstance(part, CodeType) else part for part in code.co_consts)
@@ -88,16 +93,19 @@ class Source:
         """Return these functions by name, with the lines of all cells, which IPython has put into `linecache`."""
         texts = {name: "".join(entry[2]) for name, entry in linecache.cache.items()
                  if len(entry) > 2 and ("ipykernel" in name or name.startswith("<"))}  # fmt: skip
-        files = {name: function.__code__.co_filename for name, function in functions.items()
-                 if hasattr(function, "__code__")}  # fmt: skip
+        known = {name: value for function in functions.values() for name, value in _namespace(function).items()}
+        files = {name: value.__code__.co_filename for name, value in {**known, **functions}.items()
+                 if isinstance(value, FunctionType) and value.__code__.co_filename in texts}  # fmt: skip
         return cls(by_value=cloudpickle.dumps(dict(functions)), texts=texts, files=files)
 
     def load(self, names: Sequence[str]) -> SimpleNamespace:
         """Return the functions, with globals of their own. Raises Fault if one is missing, or the file raises."""
         try:
             found = cloudpickle.loads(self.by_value) if self.by_value else _run_file(self.path)
-            for name, file in self.files.items():
-                found[name].__code__ = _named(found[name].__code__, file)
+            for known in (found, *map(_namespace, found.values())) if self.files else ():
+                for name in self.files.keys() & known:
+                    if isinstance(function := known[name], FunctionType):
+                        function.__code__ = _named(function.__code__, self.files[name])
         except BaseException as error:
             raise self.explain(error, "") from error
         for name in names:

@@ -5,15 +5,18 @@ from typing import Any
 
 from lessons.source import Source
 
-CELL = """def all_reduce(transport, vector):
+CELL = """def share():
     def inner():
         raise ValueError("no")
 
     inner()
+
+def all_reduce(transport, vector):
+    share()
 """
 
 
-def test_the_line_of_a_cell_is_named_also_within_an_inner_function() -> None:
+def test_the_line_of_a_cell_is_named_also_within_what_it_calls() -> None:
     linecache.cache["<cell>"] = (len(CELL), None, CELL.splitlines(keepends=True), "<cell>")
     found: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(CELL, "<cell>", "exec"), found)

@@ -164,7 +164,8 @@ def add_up_late(vector: torch.Tensor, transport: Any) -> None:
 def close_early(closed: str) -> str:
     os.environ |= {VARIABLE: f"{__name__}:add_up_late", "CLOSED": closed}
     try:
-        group, vector = dist.new_group([0, 1]), torch.ones(4)
+        group: Any = dist.new_group([0, 1])
+        vector = torch.ones(4)
         if dist.get_rank() == 0:
             return str(outcome(lambda: dist.all_reduce(vector, group=group)))
         said = outcome(lambda: dist.all_gather_into_tensor(torch.ones(8), vector, group=group))

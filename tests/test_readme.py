@@ -70,7 +70,8 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", [*EVERY, *BESIDE], ids=name)
 def test_links_lead_to_something_and_sources_that_are_named_are_there(path: Path) -> None:
-    for source in re.findall(r"`([a-z_]+/[\w/]+\.py)`", path.read_text(encoding="utf-8")):
+    of_others = path.name == "programs.md"  # which names files of other repositories
+    for source in [] if of_others else re.findall(r"`([a-z_]+/[\w/]+\.py)`", path.read_text(encoding="utf-8")):
         assert (ROOT / source).exists() or "NAME" in source or path not in DOCS, source
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)]+)\)", text):

@@ -169,6 +169,7 @@ KNOWN = {
     ("gradwire/every_order/contributions.py", "all_reduce"),  # the user's
     *(("gradwire/command.py", name) for name in ("param_server", "ring_all_reduce", "fully_sharded")),  # of baselines
     *((f"gradwire/backend/{name}.py", "all_reduce") for name in ("process_group", "collectives", "chosen")),  # torch's
+    ("gradwire/backend/chosen.py", "ring_all_reduce"),  # the collective
     *((f"gradwire/torch_scripts/{name}.py", "all_reduce") for name in ("collectives", "simulate")),
     *((f"gradwire/checking/{name}.py", "all_reduce") for name in ("calls", "replicas")),
     ("gradwire/compression/ddp_hook.py", "all_reduce"),

@@ -23,8 +23,7 @@ from gradwire.compression.ddp_hook import CodecState, codec_hook
 from gradwire.core.records.errors import UsageError
 from gradwire.core.transports.base import Transport
 from strategies import Replica, RingAllReduce
-from tests import ranks
-from tests.ranks import outcome
+from tests.ranks import LIMIT, launch, outcome
 
 STEPS, BATCH, MOMENTUM = 8, 6, 0.9
 STEPS_OF_EPOCH = 3
@@ -78,7 +77,7 @@ def in_group(transport: Transport, check: Callable[..., Any], *args: Any) -> Any
 
 
 def run(check: Callable[..., Any], n: int, *args: Any) -> list[Any]:
-    return ranks.run("shared_memory", in_group, n, check, *args)
+    return launch(in_group, n, check, *args, timeout=LIMIT)
 
 
 class Ddp:

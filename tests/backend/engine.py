@@ -18,7 +18,7 @@ from tests.pools import Pool, rank_here
 
 
 class GroupRanks(Engine):
-    """Processes that find each other through a store. Vectors that are not lent are copied, so a Work is done at once."""
+    """Processes that find each other through a store; what is not lent is copied, so that its Work is done."""
 
     def run(self, check: Callable[..., Any], world_size: int, *args: Any, record: bool = False) -> list[Any]:
         """See Engine."""

@@ -1,13 +1,8 @@
 """The backend gradwire, on ranks that are processes. Above each test stands what its ranks run."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
-import tomllib
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,6 @@ from gradwire.backend.chosen import VARIABLE
 from strategies.collectives import ring_all_reduce
 from tests.backend.groups import all_results, on_group, trained
 from tests.ranks import LIMIT, outcome
-from tests.runs import ROOT
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -250,77 +244,3 @@ def test_what_is_no_all_reduce_is_told(name: str, says: str, monkeypatch: pytest
     monkeypatch.setenv(VARIABLE, name)
     kind, text = outcome(chosen_all_reduce)
     assert (kind, says in text) == ("UsageError", True), text
-
-
-# Processes of their own
-
-SCRIPT = """
-import os, signal, sys, time
-import torch, torch.distributed as dist
-import gradwire
-from datetime import timedelta
-how, rank = sys.argv[2], int(sys.argv[3])
-dist.init_process_group("gradwire", f"file://{sys.argv[1]}/store", timedelta(seconds=120), 2, rank)
-dist.all_reduce(torch.ones(100_000))
-if how == "dies" and rank:
-    if not os.fork():
-        time.sleep(600)
-    os.kill(os.getpid(), signal.SIGKILL)
-elif how == "dies":
-    dist.all_reduce(torch.ones(3))
-elif rank:
-    while not os.path.exists(f"{sys.argv[1]}/sent"):
-        time.sleep(0.01)
-    got = torch.empty(100_000)
-    dist.recv(got, 0)
-    assert got.sum() == 200_000
-else:
-    dist.send(torch.full((100_000,), 2.0), 1)
-    open(f"{sys.argv[1]}/sent", "w").close()
-"""
-
-
-def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
-    """Run the script on two ranks; return how each ends, and what it says."""
-    (folder / "mine.py").write_text(SCRIPT)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "mine.py", str(folder), how, str(rank)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, cwd=folder, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = ranks[0].communicate(timeout=LIMIT)[1]
-        ranks[1].wait(LIMIT)
-        return [(ranks[0].returncode, said), (ranks[1].returncode, "")]
-    finally:
-        for rank in ranks:
-            with suppress(ProcessLookupError):
-                os.killpg(rank.pid, signal.SIGKILL)  # its session, in which a child may be left
-
-
-@pytest.mark.end_to_end
-def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:
-    before = {path.name for path in Path("/dev/shm").iterdir()}
-    (code, said), (killed, _) = run_script(tmp_path, "dies")
-    assert (code, killed) == (1, -9), said
-    assert "rank 0 is in all_reduce of (3,) float32, SUM at mine.py:14: lost rank 1: it died" in said
-    assert {path.name for path in Path("/dev/shm").glob("torch_*")} <= before
-
-
-@pytest.mark.end_to_end
-def test_a_rank_may_end_without_an_end_of_its_group(tmp_path: Path) -> None:
-    assert [code for code, _ in run_script(tmp_path, "ends")] == [0, 0]
-
-
-@pytest.mark.end_to_end
-def test_torch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
-    (tmp_path / "some-1.dist-info").mkdir()
-    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
-    (tmp_path / "some-1.dist-info" / "entry_points.txt").write_text(f"[torch.backends]\n{lines}")
-    code = "import torch.distributed as dist; assert 'gradwire' in dist.Backend.backend_list"
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == 0, done.stderr

@@ -226,6 +226,9 @@ class GroupTransport(SharedMemory):
             return super()._send(value, dst, tag, n, sent)
         numel = value.numel()
         buffer = self._buffers.take(numel, value.dtype)
+        if buffer is None and self._buffers.busy:
+            self.look()  # for releases of peers from which this rank receives nothing, as in a ring
+            buffer = self._buffers.take(numel, value.dtype)
         if buffer is None:
             buffer = self.allocate(_room(numel), value.dtype)
         copy = buffer[:numel]

@@ -89,6 +89,20 @@ def test_the_memory_of_buckets_is_shared_and_that_of_fresh_tensors_is_not() -> N
     assert on_group(2, reduce_again) == [[False, False, True, True, *[True] * 20]] * 2
 
 
+def reduce_fresh() -> int:
+    """Return how many files 80 more sums of new tensors open, after the first 20."""
+    opened = []
+    for times in (20, 80):
+        for _ in range(times):
+            dist.all_reduce(torch.ones(60_000))
+        opened.append(len(os.listdir("/proc/self/fd")))
+    return opened[1] - opened[0]
+
+
+def test_copies_of_fresh_tensors_are_used_again_in_a_ring() -> None:
+    assert max(on_group(3, reduce_fresh)) < 40
+
+
 def in_groups() -> float:
     r, vector = dist.get_rank(), torch.ones(4)
     groups: list[Any] = [dist.new_group([0, 1]), dist.new_group([1, 2])]

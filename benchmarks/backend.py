@@ -6,8 +6,9 @@ Both backends have a group in the same processes, and take turns. `all_reduce` r
 DDP does its buckets; `fresh` a new tensor each time. A row of a model is a step of DDP with its optimizer; `share` is
 the part of gloo's step that is not spent without communication (`no_sync`). Ratios: how many times as fast gradwire is.
 
-With 2 ranks on 2 cores that other processes kept busy (a load of 7), 1,000, 10,000, 1,000,000 and 16,000,000 elements
-had ratios of 0.8, 0.8, 1.3 and 3.7, and fresh tensors of 1.1, 1.1, 1.7 and 1.3. DDP was not measured.
+On 2 idle cores, 2 ranks had ratios of 7.4, 10, 4.5 and 3.8 for 1,000, 10,000, 1,000,000 and 16,000,000 elements, fresh
+tensors 7.4, 7.9, 1.4 and 1.4, and DDP 1.19, 1.27, 1.08 and 1.08. 4 ranks had 5.2, 2.3, 2.0 and 2.6, fresh 5.9, 2.4, 0.8
+and 1.2, and DDP 1.07, 1.15, 1.07 and 1.07 (results/intel-r-xeon-r-processor-2-cores/benchmarks/backend_*.json).
 """
 
 import sys

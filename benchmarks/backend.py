@@ -6,9 +6,7 @@ Both backends have a group in the same processes, and take turns. `all_reduce` r
 DDP does its buckets; `fresh` a new tensor each time. A row of a model is a step of DDP with its optimizer; `share` is
 the part of gloo's step that is not spent without communication (`no_sync`). Ratios: how many times as fast gradwire is.
 
-On 2 idle cores, 2 ranks had ratios of 7.4, 10, 4.5 and 3.8 for 1,000, 10,000, 1,000,000 and 16,000,000 elements, fresh
-tensors 7.4, 7.9, 1.4 and 1.4, and DDP 1.19, 1.27, 1.08 and 1.08. 4 ranks had 5.2, 2.3, 2.0 and 2.6, fresh 5.9, 2.4, 0.8
-and 1.2, and DDP 1.07, 1.15, 1.07 and 1.07 (results/intel-r-xeon-r-processor-2-cores/benchmarks/backend_*.json).
+The table of benchmarks/README.md has the figures of 2 and 4 ranks on 2 cores.
 """
 
 import sys

@@ -71,6 +71,16 @@ def _all_reduce(whose: str, peer: str, transport: str, rows: Rows) -> Lines:
         yield "the ring", f"{listed(rows, 'ring_us', '.0f')} µs"
 
 
+def _backend(ranks: int, rows: Rows) -> Lines:
+    sums, models = ([row for row in rows if row["what"] == what] for what in ("all_reduce", "DDP"))
+    yield (
+        f"backend `gradwire` against gloo, {ranks} ranks, {listed(sums, 'of', ',')} elements",
+        times(sums, "kept_ratio"),
+    )
+    yield "a new tensor each time", times(sums, "fresh_ratio")
+    yield f"DDP of {listed(models, 'of', '')}", times(models, "kept_ratio")
+
+
 def _training(rows: Rows) -> Lines:
     for row in rows:
         what = f"training the {row['model'].upper()}, {row['n_gpus']} processes"
@@ -131,6 +141,8 @@ TABLE: dict[str, tuple[str, Callable[[Rows], Lines]]] = {
     "all_reduce_4": ("all_reduce --world_size 4", _GLOO),
     "all_reduce_mpi_2": ("all_reduce --world_size 2 --peers mpi", _MPI),
     "all_reduce_mpi_4": ("all_reduce --world_size 4 --peers mpi", _MPI),
+    "backend_2": ("backend --world_size 2 --repeats 9", partial(_backend, 2)),
+    "backend_4": ("backend --world_size 4 --repeats 5", partial(_backend, 4)),
     "training": ("training", _training),
     "parameter_server": ("parameter_server --repeats 7", _parameter_server),
     "startup": ("startup", _startup),

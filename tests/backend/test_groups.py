@@ -133,7 +133,7 @@ def fit_badly(how: str) -> list[str]:
         if how == "messages":
             call = (lambda: dist.recv(torch.ones(5, dtype=torch.int64), 0)) if r else dist.barrier
             if not r and not said:
-                dist.send(torch.ones(4), 1)
+                outcome(lambda: dist.send(torch.ones(4), 1))  # raises if the other has told it already
         elif how == "kinds" and r:
             call = lambda: dist.all_gather_into_tensor(torch.ones(8), vector)  # noqa: E731, B023
         elif how == "roots":

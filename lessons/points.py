@@ -1,11 +1,16 @@
 """Partial credit for wrong submissions: right functions, their parts, and functions right in the first cases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lessons.lab import Case, Fault, Lab, Run
+from lessons.lab import Case, Fault, Lab, Run, first
 
 OF_OTHERS = 1 / 3  # of the points for right results, if another algorithm than the lab's gives them
 BEGUN = 0.5  # of the points of a function that is right in its first cases, but not in all
+
+
+def has_none(find: Callable[[Run], Iterable[str]]) -> Callable[[Run], bool]:
+    """Return whether a run has come to its end, and these faults are not in its results."""
+    return lambda run: bool(run.results) and not first(find(run))
 
 
 def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:

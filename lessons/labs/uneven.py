@@ -63,8 +63,6 @@ def _of_all(results: Sequence[Vectors], name: str) -> torch.Tensor:
 
 def _is_as(run: Run, name: str, of: Callable[[torch.Tensor, Vectors], torch.Tensor]) -> bool:
     """Whether a result is not zero, and `of` it and the right y, of all samples, is what it is of the right one."""
-    if not run.results or name not in run.results[0]:
-        return False
     right = {wanted: _of_all(together(run), wanted) for wanted in ("y", name)}
     value = _of_all(run.results, name)
     return bool(value.any()) and is_close(of(value, right), of(right[name], right))
@@ -72,8 +70,6 @@ def _is_as(run: Run, name: str, of: Callable[[torch.Tensor, Vectors], torch.Tens
 
 def _is_centred(run: Run) -> bool:
     """Whether y is x less the mean over all samples, but for a factor for each channel."""
-    if not run.results or "y" not in run.results[0]:
-        return False
     y, right = _of_all(run.results, "y"), _of_all(together(run), "y")
     return bool(y.any()) and is_close((y * right).sum(0) / right.square().sum(0) * right, y)
 
@@ -138,9 +134,9 @@ class Uneven(ScriptLab):
         "differentiate": {"through the mean": lambda run: _is_as(run, "gradient", lambda g, of: g.sum(0)),
                           "through the variance": lambda run: _is_as(
                               run, "gradient", lambda g, of: (g * of["y"]).sum(0))},
-        "train": {"all steps": lambda run: bool(run.results) and all(
+        "train": {"all steps": lambda run: all(
                       len(result["used"]) == len(steps_of(run)["used"]) for result in run.results),
-                  "the mean": lambda run: bool(run.results) and all(
+                  "the mean": lambda run: all(
                       is_close(result["used"][:1], steps_of(run)["used"][:1]) for result in run.results)},
     }  # fmt: skip
 

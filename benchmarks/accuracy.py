@@ -1,6 +1,6 @@
 """How far a step in virtual time is from one on a network of the kernel's, point by point.
 
-python -m benchmarks.accuracy --out accuracy.json     # as root: it makes network namespaces
+python -m benchmarks accuracy --out accuracy.json     # as root: it makes network namespaces
 
 Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo; they train
 for some steps. Asynchronous strategies take more, of which the second half counts, since their workers first find an
@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brute, minimize
 
-from benchmarks import points
-from benchmarks.common import Row, Settings, figures, main
+from benchmarks import common, points
+from benchmarks.common import Row, figures
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
@@ -59,7 +59,7 @@ CALIBRATED = (3, 1000)
 
 
 @dataclass(frozen=True)
-class AccuracySettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of virtual time against the kernel's network."""
 
     repeats: int = 8
@@ -135,7 +135,7 @@ def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]
     return [list(of_point) for of_point in zip(*by_rank, strict=True)]
 
 
-def measure(settings: AccuracySettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per point."""
     alone = [Point(strategy, network, 3, 1000) for network in NETWORKS for strategy in (*STRATEGIES, *OTHERS)]
     clock = Clock({
@@ -169,7 +169,7 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def count_steps(settings: AccuracySettings, point: Point, seconds: float) -> int:
+def count_steps(settings: Settings, point: Point, seconds: float) -> int:
     """Return how many steps are taken: some, that are not timed, and at least two periods."""
     length, is_asynchronous = period(point.strategy), point.strategy.traits.asynchronous
     most = settings.repeats * (5 if is_asynchronous else 1)
@@ -207,7 +207,3 @@ def summary(rows: list[Row]) -> str:
     worst = max(errors, key=abs)
     mean = statistics.fmean(abs(error) for error in errors)
     return f"held out: {len(errors)} points, mean absolute error {mean:.1f} %, worst {worst:+.1f} %"
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, AccuracySettings, measure))

@@ -1,6 +1,6 @@
 """Which bandwidth is enough for 50 to 99 % of the time to be computing: published, and by our strategies.
 
-python -m benchmarks.bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
+python -m benchmarks bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
 
 Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
 steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
@@ -9,7 +9,6 @@ layer. "fitted": a parameter takes BITS bits, the one number that the published 
 headers.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import drawing, grid
-from experiments.grid import KEPT, ROOT
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
@@ -178,5 +177,4 @@ def show(table: pd.DataFrame) -> None:
     draw(table[table["setting"] == "fitted"], PICTURE)
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, [case for case, _ in cells()], compare, show, bits=BITS))
+RUNS = Grid(OUT, [case for case, _ in cells()], compare, show, {"bits": BITS})

@@ -1,10 +1,9 @@
 """Draw how far virtual time and the closed forms are from the kernel's network: what `accuracy.py` has kept.
 
-python -m benchmarks.draw_accuracy --figures results/HARDWARE/benchmarks/accuracy.json --out media/accuracy.png
+python -m benchmarks draw_accuracy --figures results/HARDWARE/benchmarks/accuracy.json --out media/accuracy.png
 """
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from matplotlib.axes import Axes
 
 from benchmarks.accuracy import summary
 from experiments import drawing
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError, one_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
@@ -26,12 +24,12 @@ class Settings:
     """What is drawn, and where to."""
 
     figures: Path
-    """The file that `python -m benchmarks.accuracy --out FILE` has kept."""
+    """The file that `python -m benchmarks accuracy --out FILE` has kept."""
     out: Path = Path("accuracy.png")
     """The picture."""
 
 
-def draw(settings: Settings) -> None:
+def main(settings: Settings) -> None:
     """Draw the picture. Raises UsageError."""
     try:
         kept = json.loads(settings.figures.read_text(encoding="utf-8"))
@@ -80,7 +78,3 @@ def _errors(axes: Axes, rows: pd.DataFrame, groups: list[str], colours: dict[str
     axes.set_xlabel("virtual time against measured, % (grey: 5 %)")
     figure = axes.figure
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=7, frameon=False)
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: draw(parse(sys.argv[1:], Settings, __doc__))))

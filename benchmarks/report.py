@@ -1,10 +1,9 @@
-"""Write the Speed table into benchmarks/README.md, from the figures that `python -m benchmarks.run_all` has kept.
+"""Write the Speed table into benchmarks/README.md, from the figures that `python -m benchmarks run_all` has kept.
 
-python -m benchmarks.report
+python -m benchmarks report
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 
 from experiments.grid import ROOT
 from experiments.tables import markdown, replace_marked
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import write_atomically
 from gradwire.core.records.errors import UsageError, one_line
 
@@ -43,10 +41,10 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
             except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
                 raise UsageError(f"{path}: not the figures of a benchmark ({one_line(error)}); run it again") from error
     if not kept:
-        raise UsageError(f"no figures in {folder}: make them with python -m benchmarks.run_all")
+        raise UsageError(f"no figures in {folder}: make them with python -m benchmarks run_all")
     # But for the kernel, which is updated now and then: "platform" says its version.
     if len({str(report["machine"] | {"platform": None}) for report in kept.values()}) > 1:
-        raise UsageError(f"{folder}: not all figures are of one machine; make them with python -m benchmarks.run_all")
+        raise UsageError(f"{folder}: not all figures are of one machine; make them with python -m benchmarks run_all")
     return kept
 
 
@@ -172,7 +170,3 @@ def main(settings: Settings) -> None:
     with write_atomically(README) as temporary:
         temporary.write_text(text, encoding="utf-8")
     print(f"table in {README}")
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "nothing was written"))

@@ -1,6 +1,6 @@
 """Run all benchmarks one after the other and keep their figures in results/HARDWARE/benchmarks: less than 20 minutes.
 
-python -m benchmarks.run_all      # with nothing else running; then: python -m benchmarks.report
+python -m benchmarks run_all      # with nothing else running; then: python -m benchmarks report
 
 A benchmark that fails is reported, and the others are still run.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from benchmarks.report import TABLE
 from experiments.grid import ROOT, hardware
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import now
 
@@ -30,16 +29,11 @@ def main(settings: Settings) -> None:
     folder = Path(settings.results_dir or ROOT / "results" / hardware("cpu") / "benchmarks")
     failed = []
     for name, (line, _) in TABLE.items():
-        script, *options = line.split()
-        print(f"\n{name}: benchmarks/{line}", flush=True)
+        print(f"\n{name}: {line}", flush=True)
         t0 = now()
-        command = [sys.executable, f"benchmarks/{script}.py", *options, "--out", f"{folder.resolve()}/{name}.json"]
+        command = [sys.executable, "-m", "benchmarks", *line.split(), "--out", f"{folder.resolve()}/{name}.json"]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             failed.append(name)
         print(f"{now() - t0:.0f} s", flush=True)
     if failed:
         raise RunFailed(f"{len(failed)} of {len(TABLE)} benchmarks failed: {', '.join(failed)}")
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "finished benchmarks are kept"))

@@ -1,13 +1,12 @@
 """Which all-reduce is the fastest for so many bytes and ranks: in virtual time, and by the closed forms.
 
-python -m benchmarks.winners    # the table goes to results/, the map to media/; all points: two minutes on one core
+python -m benchmarks winners    # the table goes to results/, the map to media/; all points: two minutes on one core
 
 The closed forms, the path of `cost()` and on racks `ON_RACKS`, agree with virtual time where the all-reduce that they
 choose takes at most TIE more than the fastest. Of all that do, the first of `all_reduces` is named.
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from experiments import drawing, grid
-from experiments.grid import KEPT, ROOT
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.core.transports.base import Transport
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import NetworkOptions
@@ -165,5 +164,4 @@ def show(table: pd.DataFrame) -> None:
     draw(table, {place: list(borders(place, ranks)) for place, (*_, ranks) in PLACES.items()}, PICTURE)
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, POINTS, compare, show))
+RUNS = Grid(OUT, POINTS, compare, show)

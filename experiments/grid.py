@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import AnyPath, check_writable_by, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, one_line
 from gradwire.core.records.machine import git_commit, machine
@@ -178,45 +177,36 @@ def _values(case: Iterable[Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """The options of a benchmark that has none."""
-
-
-def main(
-    description: str | None, out: Path, cases: Sequence[Row], make: Callable[..., Row | Iterable[Row]],
-    show: Callable[[pd.DataFrame], object], **options: Any,
-) -> int:  # fmt: skip
-    """Make the cases that `out` lacks, `make(**case)` giving the rows of each, then show all; return the exit code.
+class Grid:
+    """A table of runs: its file, its cases, the function that makes the rows of each, and the one that shows them all.
 
     `options`: what else the rows depend on, which is kept beside them.
     """
 
-    def work() -> None:
-        parse(sys.argv[1:], NoOptions, description or "")
-        fill(Table(out, list(cases[0]), options), cases, make, show)
+    out: Path
+    cases: Sequence[Row]
+    make: Callable[..., Row | Iterable[Row]]
+    show: Callable[[pd.DataFrame], object]
+    options: Row = field(default_factory=dict)
 
-    return run_command(work, FINISHED)
+    def complete(self) -> None:
+        """Make the cases that the table lacks, then show all. Raises UsageError, RunFailed."""
+        kept, count = Table(self.out, list(self.cases[0]), self.options), Count()
+        there = kept.cases
+        lacking = [case for case in self.cases if _values(case.values()) not in there]
+        if lacking:
+            kept.refuse_another_machine()
+            check_writable_by("results_dir", kept.folder)
 
+        def rows(case: Row) -> pd.DataFrame:
+            found = self.make(**case)
+            return pd.DataFrame([found] if isinstance(found, Mapping) else list(found))
 
-def fill(
-    kept: Table, cases: Sequence[Row], make: Callable[..., Row | Iterable[Row]], show: Callable[[pd.DataFrame], object]
-) -> None:
-    """See `main`. Raises UsageError, RunFailed."""
-    there, count = kept.cases, Count()
-    lacking = [case for case in cases if _values(case.values()) not in there]
-    if lacking:
-        kept.refuse_another_machine()
-        check_writable_by("results_dir", kept.folder)
-
-    def rows(case: Row) -> pd.DataFrame:
-        found = make(**case)
-        return pd.DataFrame([found] if isinstance(found, Mapping) else list(found))
-
-    jobs = ((" ".join(_values(case.values())), kept.append, attempt(partial(rows, case))) for case in lacking)
-    count.collect(jobs, len(lacking))
-    count.check()
-    show(kept.table)
-    print(f"table in {kept.paths[0]}: {count.made} runs made, {len(cases) - len(lacking)} were there")
+        jobs = ((" ".join(_values(case.values())), kept.append, attempt(partial(rows, case))) for case in lacking)
+        count.collect(jobs, len(lacking))
+        count.check()
+        self.show(kept.table)
+        print(f"table in {kept.paths[0]}: {count.made} runs made, {len(self.cases) - len(lacking)} were there")
 
 
 class Experiment(ABC):

@@ -1,6 +1,6 @@
 """Draw the speed-up of asynchronous training by compression, in virtual time: media/dgs.png.
 
-python media/draw_dgs.py    # the table goes to results/
+python -m benchmarks dgs_speedup    # the table goes to results/, the picture to media/
 
 Steps of a model of ResNet-18's size are only timed, on torch's meta device. What a step computes is not published; it
 is taken such that the dense server with 16 workers and 1 Gbit/s is as fast as the published one. All else follows.
@@ -8,18 +8,15 @@ Passes vary a little: without that, equal workers stay in step, and the server's
 Once coding takes no time, and once what one core of the machine in `results/` takes for it.
 """
 
-import sys
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from experiments import drawing, grid
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.compression import Codec, NoCodec, TopK
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
@@ -44,12 +41,12 @@ PUBLISHED = (
 )
 """Workers, speed-up, method, marker, label: Yan et al., ICPP 2020, at 1 Gbit/s; the last is over the dense server."""
 COLOURS = {DENSE: "#c25b4e", UP: "#d9903d", BOTH: "#3b6ea5", CODED: "#5a9e6f"}
-TABLE, PICTURE = grid.KEPT / "dgs_speedup.csv", grid.ROOT / "media" / "dgs.png"
+PICTURE = ROOT / "media" / "dgs.png"
 CASES = [dict(zip(("bandwidth", "method", "workers"), values, strict=True))
          for values in product(BANDWIDTHS, METHODS, WORKERS)]  # fmt: skip
 
 
-def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
+def compare(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
     """Return the row of a method at a bandwidth with `workers` workers: seconds a step of all, and the speed-up."""
     strategy, codec, coding = METHODS[method]
     options = Options(
@@ -93,5 +90,4 @@ def show(table: pd.DataFrame) -> None:
     drawing.save(figure, PICTURE, 110)
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, TABLE, CASES, measure, show, steps=STEPS))
+RUNS = Grid(KEPT / "dgs_speedup.csv", CASES, compare, show, {"steps": STEPS})

@@ -4,7 +4,7 @@ python -m benchmarks all_reduce --world_size 2    # what both sides take, in tur
 
 python -m benchmarks winners                      # a grid in virtual time, its table and its picture
 
-python -m benchmarks run_all                      # all of the Speed table; then: python -m benchmarks report
+python -m benchmarks report --measure             # all of the Speed table of benchmarks/README.md
 
 python -m benchmarks NAME --help                  # what it measures, and its options
 """
@@ -20,8 +20,8 @@ from gradwire.core.records.errors import UsageError, unknown
 
 NAMES = (
     "accuracy", "all_reduce", "async_local_sgd", "backend", "bandwidths", "codec_defaults", "compression",
-    "dgs_speedup", "draw_accuracy", "goodput", "handling", "parameter_server", "prediction", "report", "run_all",
-    "scoreboard", "script", "startup", "training", "winners",
+    "dgs_speedup", "draw_accuracy", "goodput", "handling", "parameter_server", "prediction", "report", "scoreboard",
+    "script", "startup", "training", "winners",
 )  # fmt: skip
 """The modules of this folder that have `RUNS`, a grid, or `Settings`, the options of their `measure` or `main`."""
 

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import common
 from benchmarks.all_reduce import calls_in_a_block
 from benchmarks.common import Row, Seconds, alternate, figures, slowest
+from benchmarks.networks import new_network
 from gradwire import launch
 from gradwire.backend.registration import NAME, register
 from gradwire.baselines.ring_all_reduce_builtin import join
@@ -48,15 +49,8 @@ class Settings(common.Settings):
     least = {"world_size": 2}
 
 
-def mlp(width: int) -> nn.Module:
-    """Return an MLP for images of 28 x 28 points."""
-    return nn.Sequential(
-        nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    )  # fmt: skip
-
-
 def cnn() -> nn.Module:
-    """Return a small CNN for such images."""
+    """Return a small CNN for images of 28 x 28 points."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(),
@@ -65,7 +59,8 @@ def cnn() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": partial(mlp, 600), "wide_mlp": partial(mlp, 2000), "cnn": cnn, "gpt": partial(GPT, (64,), 60),
+    "mlp": partial(new_network, "mlp", width=600), "wide_mlp": partial(new_network, "mlp", width=2000), "cnn": cnn,
+    "gpt": partial(GPT, (64,), 60),
 }  # fmt: skip
 
 

@@ -3,15 +3,16 @@
 python -m benchmarks bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
 
 Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
-steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
-the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer by
-layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
+steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of BANDWIDTHS that
+reaches the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer
+by layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
 headers.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from gradwire.virtual_time.dry_run import dry_run, period
 from strategies import OverlappedRing, Strategy, StreamingDiLoCo
 
 OUT, PICTURE = KEPT / "bandwidths.csv", ROOT / "media" / "bandwidths.png"
-GRID = np.logspace(-1, 3, 50)  # Gbit/s
+BANDWIDTHS = np.logspace(-1, 3, 50)  # Gbit/s
 LEVELS = 50, 80, 90, 95, 99  # percent
 BITS = 13.25
 MODELS = {"1B": (1e9, 24, 0.1), "10B": (10e9, 48, 0.8), "100B": (100e9, 108, 4.9)}
@@ -96,21 +97,10 @@ def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int =
     return 100 * compute * same / max(result.ends[-1] - result.ends[-1 - same] for result in done.results)
 
 
-def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator[int]:
-    """Yield for each level the number in GRID of the first bandwidth that reaches it; len(GRID): none does."""
-    known = {-1: 0.0, len(GRID): 100.0}
-    for level in LEVELS:
-        low = max(i for i, share in known.items() if share < level)
-        high = min(i for i, share in known.items() if share >= level)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if low >= 0 and high < len(GRID):  # where a line would reach it: seconds of a step by seconds of a byte
-                seconds = [1 / known[i] for i in (high, low)]
-                byte = np.interp(1 / level, seconds, [1 / GRID[high], 1 / GRID[low]])
-                middle = min(max(int((byte * GRID < 1).sum()), low + 1), high - 1)
-            known[middle] = utilisation(setting, model, method, GRID[middle], H)
-            low, high = (low, middle) if known[middle] >= level else (middle, high)
-        yield high
+def notches(setting: Setting, model: str, method: str, H: int = 100) -> list[int]:
+    """Return for each level the number in BANDWIDTHS of the first that reaches it; their number: none does."""
+    share = cache(lambda i: utilisation(setting, model, method, BANDWIDTHS[i], H))
+    return [bisect_left(range(len(BANDWIDTHS)), level, key=share) for level in LEVELS]
 
 
 def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
@@ -130,8 +120,8 @@ def compare(**case: Any) -> Iterator[dict[str, Any]]:
     name, model, method, H = case.values()
     setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for of, gbits in cells() if of == case)
     for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
-        apart = found - int(np.abs(GRID - gbit).argmin())
-        ours = GRID[found] if found < len(GRID) else np.inf
+        apart = found - int(np.abs(BANDWIDTHS - gbit).argmin())
+        ours = BANDWIDTHS[found] if found < len(BANDWIDTHS) else np.inf
         yield case | {"percent": level, "gbit": ours, "published_gbit": gbit, "notches_apart": apart}
 
 
@@ -151,30 +141,23 @@ def summary(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def draw(table: pd.DataFrame, out: Path) -> None:
-    """Draw a panel for each model: Gbit/s by the percentage of time that is computing, a line for each method."""
-    figure, panels = drawing.sheet(4.4, 1, len(MODELS), drawing.WIDTH, sharey=True)
+def show(table: pd.DataFrame) -> None:
+    """Print the summary, and draw for each model Gbit/s by the percentage of time that is computing."""
+    print(summary(table))
+    figure, panels = drawing.sheet(4.4, 1, len(MODELS), sharey=True)
     figure.suptitle("Bandwidth that a method needs")
     for axes, model in zip(panels, MODELS, strict=True):
         for method, colour in COLOURS.items():
-            of = table[(table["model"] == model) & (table["method"] == method)]
+            of = table.query("setting == 'fitted' and model == @model and method == @method")
             axes.plot(range(len(of)), of["gbit"], color=colour, lw=1.8, marker=".", ms=7, label=method)
             axes.plot(range(len(of)), of["published_gbit"], "o", mfc="none", mec=colour, ms=10, mew=1.4)
-        axes.set(yscale="log", ylim=(0.2, 1200), title=f"{model} parameters", xlabel="of the time spent computing")
+        drawing.logarithmic(axes, "y")
+        drawing.finish(axes, f"{model} parameters", xlabel="of the time spent computing", ylim=(0.2, 1200))
         axes.set_xticks(range(len(LEVELS)), labels=[f"{percent} %" for percent in LEVELS])
-        marks = ("0.3", "1", "3", "10", "30", "100", "300", "1000")
-        axes.set_yticks([*map(float, marks)], labels=marks)
-        axes.grid(alpha=0.25)
     panels[0].set_ylabel("Gbit/s needed")
     panels[0].plot([], [], "o", mfc="none", mec="black", ms=10, mew=1.4, label="published")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
-    drawing.save(figure, out, 120)
-
-
-def show(table: pd.DataFrame) -> None:
-    """Print the summary, and draw the picture."""
-    print(summary(table))
-    draw(table[table["setting"] == "fitted"], PICTURE)
+    drawing.legend_below(figure, panels[0], 6)
+    drawing.save(figure, PICTURE, 120)
 
 
 RUNS = Grid(OUT, [case for case, _ in cells()], compare, show, {"bits": BITS})

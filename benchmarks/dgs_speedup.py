@@ -12,8 +12,6 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from experiments import drawing
 from experiments.grid import KEPT, ROOT, Grid
@@ -59,33 +57,21 @@ def compare(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
     return row | {"mb_sent_a_step": sent, "speedup": speedup}
 
 
-def draw(table: pd.DataFrame, axes: Axes, bandwidth: str) -> None:
-    """Draw the speed-up against the workers at one bandwidth."""
-    axes.plot(WORKERS, WORKERS, color="#bbbbbb", linestyle="--", label="as many times as workers")
-    for name, colour in COLOURS.items():
-        rows = table[(table["bandwidth"] == bandwidth) & (table["method"] == name)]
-        axes.plot(rows["workers"], rows["speedup"], marker="o", color=colour, label=name)
-    if bandwidth == "1gbit":
-        for workers, speedup, name, marker, label in PUBLISHED:
-            axes.plot([workers], [speedup], marker, ms=14, mfc="none", mec=COLOURS[name], ls="none", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="workers", title=f"{bandwidth.removesuffix('gbit')} Gbit/s")
-    axes.set_ylim(0.28, 45)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_locator(NullLocator())
-    axes.set_xticks(WORKERS)
-    axes.set_yticks((0.5, *WORKERS))
-    axes.grid(alpha=0.3)
-
-
 def show(table: pd.DataFrame) -> None:
-    """Print the table, and draw it."""
+    """Print the table, and draw the speed-up against the workers at each bandwidth."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     figure, panels = drawing.sheet(5, 1, 2, 10, sharey=True)
     for axes, bandwidth in zip(panels, BANDWIDTHS, strict=True):
-        draw(table, axes, bandwidth)
+        axes.plot(WORKERS, WORKERS, color="#bbbbbb", linestyle="--", label="as many times as workers")
+        rows = table[table["bandwidth"] == bandwidth].assign(name=table["method"])
+        drawing.lines(axes, rows, "workers", "speedup", COLOURS)
+        for of in ("x", "y"):
+            drawing.logarithmic(axes, of, (1,), base=2)
+        drawing.finish(axes, f"{bandwidth.removesuffix('gbit')} Gbit/s", xlabel="workers", ylim=(0.28, 45))
+    for workers, speedup, name, marker, label in PUBLISHED:
+        panels[0].plot([workers], [speedup], marker, ms=14, mfc="none", mec=COLOURS[name], ls="none", label=label)
     panels[0].set_ylabel("speed-up over one worker alone")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    drawing.legend_below(figure, panels[0], 3)
     figure.suptitle(f"Asynchronous server, ResNet-18 (11.7 million parameters), {COMPUTE[:-1]} s of computing a step")
     drawing.save(figure, PICTURE, 110)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, report, run_all
+from benchmarks import common, report
 from benchmarks.__main__ import NAMES, start
 from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
@@ -189,7 +189,7 @@ def test_figures_that_are_missing_damaged_or_of_two_machines_are_refused(tmp_pat
         figures = json.loads((report.KEPT / f"{name}.json").read_text())
         (tmp_path / f"{name}.json").write_text(json.dumps(figures | {"machine": figures["machine"] | changes}))
 
-    with pytest.raises(UsageError, match=r"benchmarks run_all"):
+    with pytest.raises(UsageError, match="report --measure"):
         report.load(tmp_path)
     keep("training", platform="Linux-7")
     keep("startup")
@@ -211,7 +211,7 @@ def test_a_benchmark_that_fails_is_told_and_the_others_are_run(monkeypatch: pyte
 
     monkeypatch.setattr(subprocess, "run", finish)
     with pytest.raises(RunFailed, match=f"^1 of {len(report.TABLE)} benchmarks failed: startup$"):
-        run_all.main(run_all.Settings(str(tmp_path)))
+        report.main(report.Settings(str(tmp_path), measure=True))
     assert done[0] == ["-m", "benchmarks", "all_reduce", "--world_size", "2", "--out", f"{tmp_path}/all_reduce_2.json"]
     assert [Path(command[-1]).stem for command in done] == list(report.TABLE)
     assert {command[2] for command in done} <= {*NAMES}

@@ -139,19 +139,19 @@ def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> No
 
 def test_a_level_has_the_first_bandwidth_that_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> list[int]:
-        return [*bandwidths.notches(bandwidths.SETTINGS["fitted"], "1B", "DiLoCo")]
+        return bandwidths.notches(bandwidths.SETTINGS["fitted"], "1B", "DiLoCo")
 
     monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 100 * min(1.0, of[3] / 500))
-    assert found() == [int((5 * level > bandwidths.GRID).sum()) for level in bandwidths.LEVELS]
+    assert found() == [int((5 * level > bandwidths.BANDWIDTHS).sum()) for level in bandwidths.LEVELS]
     monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 70.0)
-    assert found() == [0, *[len(bandwidths.GRID)] * 4], "none reaches the others"
+    assert found() == [0, *[len(bandwidths.BANDWIDTHS)] * 4], "none reaches the others"
 
 
 @pytest.mark.parametrize("method", ["DiLoCo", "4 bits"])
 def test_a_kept_bandwidth_is_the_first_that_is_enough(method: str) -> None:
     kept = KEPT["bandwidths"].query("setting == 'fitted' and model == '1B' and percent == 90").set_index("method")
-    fitted, at = bandwidths.SETTINGS["fitted"], int(np.abs(bandwidths.GRID - kept["gbit"][method]).argmin())
-    below, enough = (bandwidths.utilisation(fitted, "1B", method, bandwidths.GRID[i]) for i in (at - 1, at))
+    fitted, at = bandwidths.SETTINGS["fitted"], int(np.abs(bandwidths.BANDWIDTHS - kept["gbit"][method]).argmin())
+    below, enough = (bandwidths.utilisation(fitted, "1B", method, bandwidths.BANDWIDTHS[i]) for i in (at - 1, at))
     assert below < 90 <= enough
 
 

@@ -20,7 +20,7 @@ from gradwire.core.records.errors import UsageError, unknown
 
 NAMES = (
     "accuracy", "all_reduce", "async_local_sgd", "backend", "bandwidths", "codec_defaults", "compression",
-    "dgs_speedup", "draw_accuracy", "goodput", "handling", "parameter_server", "prediction", "report", "scoreboard",
+    "dgs_speedup", "goodput", "handling", "parameter_server", "prediction", "report", "scoreboard",
     "script", "startup", "training", "winners",
 )  # fmt: skip
 """The modules of this folder that have `RUNS`, a grid, or `Settings`, the options of their `measure` or `main`."""

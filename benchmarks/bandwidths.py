@@ -99,8 +99,12 @@ def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int =
 
 def notches(setting: Setting, model: str, method: str, H: int = 100) -> list[int]:
     """Return for each level the number in BANDWIDTHS of the first that reaches it; their number: none does."""
-    share = cache(lambda i: utilisation(setting, model, method, BANDWIDTHS[i], H))
-    return [bisect_left(range(len(BANDWIDTHS)), level, key=share) for level in LEVELS]
+
+    @cache
+    def share(i: int) -> float:
+        return utilisation(setting, model, method, float(BANDWIDTHS[i]), H)
+
+    return [bisect_left(range(len(BANDWIDTHS)), float(level), key=share) for level in LEVELS]
 
 
 def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from benchmarks import accuracy, handling
+from benchmarks.__main__ import start
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
-from benchmarks.draw_accuracy import Settings, main
 from benchmarks.namespaces import namespaces
 from benchmarks.points import Point, build
 from gradwire.core.records.errors import RunFailed, UsageError
@@ -60,11 +60,11 @@ def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out_and_d
     assert summary(rows).startswith("held out: 1 points, mean absolute error ")
     kept, out = tmp_path / "accuracy.json", tmp_path / "accuracy.png"
     kept.write_text(json.dumps({"rows": [*rows * 2, *({**rows[0], "mbit": mbit} for mbit in (10, 100))]}))
-    main(Settings(kept, out))
+    start(["accuracy", "--figures", str(kept), "--picture", str(out)])
     assert out.read_bytes().startswith(b"\x89PNG")
     kept.write_text("{}")
     with pytest.raises(UsageError, match="no figures of the benchmark"):
-        main(Settings(kept, out))
+        start(["accuracy", "--figures", str(kept)])
 
 
 def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messages(

@@ -14,16 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from benchmarks import common
+from benchmarks import NAMES, common
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError, unknown
-
-NAMES = (
-    "accuracy", "all_reduce", "async_local_sgd", "backend", "bandwidths", "codec_defaults", "compression",
-    "dgs_speedup", "goodput", "handling", "parameter_server", "prediction", "report", "scoreboard",
-    "script", "startup", "training", "winners",
-)  # fmt: skip
-"""The modules of this folder that have `RUNS`, a grid, or `Settings`, the options of their `measure` or `main`."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 import shutil
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from tyro.conf import Positional
 
@@ -37,7 +37,7 @@ from experiments.virtual_cases import CODED, METHODS
 from gradwire import Options
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable_by
-from gradwire.core.records.errors import UsageError
+from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
 from gradwire.core.workloads import datasets
@@ -49,13 +49,8 @@ WORK = ".work"  # where runs write their own files, until they are collected
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[
-        Literal[
-            "param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression",
-            "whole_family", "language_model", "low_communication", "all",
-        ]
-    ]  # fmt: skip
-    """The experiment whose runs are made."""
+    experiment: Positional[str]
+    """The experiment whose runs are made, or all."""
     quick: bool = False
     """All of it small, in a few minutes: digits, one seed."""
     results_dir: str | None = None
@@ -73,6 +68,8 @@ def main(settings: Settings) -> None:
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
     experiments = of_size(settings.quick)
+    if settings.experiment not in (names := (*experiments, "all")):
+        raise unknown("experiment", settings.experiment, names)
     chosen = list(experiments) if settings.experiment == "all" else [settings.experiment]
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, report
-from benchmarks.__main__ import NAMES, start
+from benchmarks import NAMES, common, report
+from benchmarks.__main__ import start
 from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
@@ -161,7 +162,16 @@ def test_a_wrong_name_is_told_and_without_one_all_are_listed(capsys: pytest.Capt
         run("winer")
     with pytest.raises(UsageError, match="name a benchmark"):
         run()
-    assert all(name in capsys.readouterr().out for name in NAMES[:1])
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in NAMES)
+
+
+@pytest.mark.parametrize("former", [["-m", "benchmarks.winners"], ["benchmarks/startup.py", "--ranks", "1"]])
+def test_a_former_script_is_refused(former: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *former], cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT)
+    assert done.returncode == 2
+    assert b"is now python -m benchmarks " in done.stderr
 
 
 def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

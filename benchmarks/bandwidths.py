@@ -107,25 +107,23 @@ def notches(setting: Setting, model: str, method: str, H: int = 100) -> list[int
     return [bisect_left(range(len(BANDWIDTHS)), float(level), key=share) for level in LEVELS]
 
 
-def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """Yield the setting, the model, the method and the local steps of each row, and the published bandwidths."""
-    for name, setting in SETTINGS.items():
-        for model in MODELS if setting.ranks == 2 else ["1B"]:
-            for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
-                case = {"setting": name, "model": model, "method": method, "local_steps": 100}
-                yield case, [*map(float, gbits.split("/"))]
-    for H, gbits in SCALING.items():
-        case = {"setting": "scaling laws", "model": "10B", "method": "DiLoCo", "local_steps": H}
-        yield case, [*map(float, gbits.split("/"))]
+GBIT: dict[tuple[str, str, str, int], str] = {
+    (name, model, method, 100): gbits
+    for name, setting in SETTINGS.items() for model in (MODELS if setting.ranks == 2 else ["1B"])
+    for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True)
+} | {("scaling laws", "10B", "DiLoCo", H): gbits for H, gbits in SCALING.items()}  # fmt: skip
+"""The published bandwidths by setting, model, method and local steps: the cases."""
+CASES = [dict(zip(("setting", "model", "method", "local_steps"), case, strict=True)) for case in GBIT]
 
 
-def compare(**case: Any) -> Iterator[dict[str, Any]]:
+def compare(setting: str, model: str, method: str, local_steps: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of the levels."""
-    name, model, method, H = case.values()
-    setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for of, gbits in cells() if of == case)
-    for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
-        apart = found - int(np.abs(BANDWIDTHS - gbit).argmin())
-        ours = BANDWIDTHS[found] if found < len(BANDWIDTHS) else np.inf
+    case = {"setting": setting, "model": model, "method": method, "local_steps": local_steps}
+    published = map(float, GBIT[setting, model, method, local_steps].split("/"))
+    found = notches(SETTINGS.get(setting, SETTINGS["fitted"]), model, method, local_steps)
+    for level, notch, gbit in zip(LEVELS, found, published, strict=True):
+        apart = notch - int(np.abs(BANDWIDTHS - gbit).argmin())
+        ours = BANDWIDTHS[notch] if notch < len(BANDWIDTHS) else np.inf
         yield case | {"percent": level, "gbit": ours, "published_gbit": gbit, "notches_apart": apart}
 
 
@@ -164,4 +162,4 @@ def show(table: pd.DataFrame) -> None:
     drawing.save(figure, PICTURE, 120)
 
 
-RUNS = Grid(OUT, [case for case, _ in cells()], compare, show, {"bits": BITS})
+RUNS = Grid(OUT, CASES, compare, show, {"bits": BITS})

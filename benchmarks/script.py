@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -71,16 +72,15 @@ def measure(settings: Settings) -> Iterator[Row]:
     steps = settings.repeats + 2
     alone = subprocess.run([sys.executable, ddp_steps.__file__, "1", "50"], capture_output=True, text=True, check=True)
     compute = float(np.median(np.array(alone.stdout.split(), float)))
-    for n in settings.ranks:
-        for mbit in settings.mbit:
-            with namespaces(n) as made:
-                made.shape(mbit * 1e6 / 8)
-                for bucket_mb in settings.bucket_mb:
-                    commands = [command(rank, n, made.address(0), steps, bucket_mb) for rank in range(n)]
-                    seconds = np.array(made.run(commands, LIMIT_S)[0].split(), float)
-                    ours = simulated(n, mbit, steps, bucket_mb, compute)
-                    yield {
-                        "ranks": n, "mbit": mbit, "bucket_mb": bucket_mb, "compute_ms": 1e3 * compute,
-                        "simulated_ms": 1e3 * ours, **figures(measured_ms=1e3 * seconds),
-                        "error": 100 * (ours / float(np.median(seconds)) - 1),
-                    }  # fmt: skip
+    for n, mbit in product(settings.ranks, settings.mbit):
+        with namespaces(n) as made:
+            made.shape(mbit * 1e6 / 8)
+            for bucket_mb in settings.bucket_mb:
+                commands = [command(rank, n, made.address(0), steps, bucket_mb) for rank in range(n)]
+                seconds = np.array(made.run(commands, LIMIT_S)[0].split(), float)
+                ours = simulated(n, mbit, steps, bucket_mb, compute)
+                yield {
+                    "ranks": n, "mbit": mbit, "bucket_mb": bucket_mb, "compute_ms": 1e3 * compute,
+                    "simulated_ms": 1e3 * ours, **figures(measured_ms=1e3 * seconds),
+                    "error": 100 * (ours / float(np.median(seconds)) - 1),
+                }  # fmt: skip

@@ -254,7 +254,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield each run with its result, or the error. `common`: device, data_dir and results_dir."""
+        """Yield each run with its result, or the error. `common`: device and data_dir."""
 
     def missing(self, folder: Path) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""

@@ -20,7 +20,6 @@ from gradwire.ending import end_while_loading
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
     end_while_loading("finished runs are kept, and the same command continues from there")
 
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,8 +40,6 @@ from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
 from gradwire.core.workloads import datasets
-
-WORK = ".work"  # where runs write their own files, until they are collected
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ def main(settings: Settings) -> None:
     of = "text" if {TEXT, SELDOM}.issuperset(chosen) else "digits" if settings.quick else "fashion_mnist"
     datasets.load(Options(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
-    shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
     kept = {
         name: experiment.open(directory) for name, experiment in experiments.items() if name in (*COMPARED, *chosen)
     }
@@ -86,7 +82,7 @@ def main(settings: Settings) -> None:
         if experiments[name].missing(directory):
             for store in measured if kept[name] in measured else [kept[name]]:
                 store.refuse_another_machine()
-    common, count = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}, Count()
+    common, count = {"device": device, "data_dir": settings.data_dir}, Count()
 
     def make(experiment: Experiment, store: Any, runs: list[Any]) -> bool:
         """Make the runs that are not there, nor in another store; return whether all are there."""

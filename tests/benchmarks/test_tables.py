@@ -18,11 +18,10 @@ from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.virtual_time.network import Racks
 from tests.selection import by_default
 
-BANDWIDTHS = [case for case, _ in bandwidths.cells()]
 Chooses = Callable[[Row], bool]
 TABLES: dict[str, tuple[Grid, Chooses]] = {  # and which cases are made again
     "winners": (winners.RUNS, lambda row: row["ranks"] in (3, 8) and row["bytes"] == 2**17),
-    "bandwidths": (bandwidths.RUNS, lambda row: row == BANDWIDTHS[0]),
+    "bandwidths": (bandwidths.RUNS, lambda row: row == bandwidths.CASES[0]),
     "goodput": (goodput.RUNS, lambda row: tuple(row.values()) == (REPAIRS[-1], 4)),
     "async_local_sgd": (async_local_sgd.RUNS, lambda row: row == async_local_sgd.POINTS[-12]),
     "codec_defaults": (codec_defaults.RUNS, lambda row: row == codec_defaults.CASES[0]),

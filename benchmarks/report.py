@@ -19,7 +19,7 @@ from typing import Any
 from experiments.grid import ROOT, hardware
 from experiments.tables import markdown, replace_marked
 from gradwire.core.records.atomic import write_atomically
-from gradwire.core.records.errors import RunFailed, UsageError, one_line
+from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
 from gradwire.core.transports.timing import now
 
 README = Path(__file__).resolve().parent / "README.md"
@@ -44,11 +44,9 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     for name in TABLE:
         path = folder / f"{name}.json"
         if path.exists():
-            try:
+            with as_usage_error(f"{path}: not the figures of a benchmark", "; run it again"):
                 kept[name] = json.loads(path.read_text(encoding="utf-8"))
                 kept[name]["rows"][0], kept[name]["machine"]["cpu"], kept[name]["git_commit"]
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-                raise UsageError(f"{path}: not the figures of a benchmark ({one_line(error)}); run it again") from error
     if not kept:
         raise UsageError(f"no figures in {folder}: make them with python -m benchmarks report --measure")
     # But for the kernel, which is updated now and then: "platform" says its version.

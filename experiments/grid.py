@@ -18,7 +18,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from gradwire.core.records.atomic import AnyPath, check_writable_by, write_together
-from gradwire.core.records.errors import RunFailed, UsageError, one_line
+from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
 from gradwire.core.records.machine import git_commit, machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,17 +113,13 @@ class Store:
         self.paths = [self.folder / f"{name}{suffix}" for suffix in (".csv", ".json")]
         self.table, self.facts = pd.DataFrame(columns=list(self.columns)), dict[str, Any]()
         if any(path.exists() for path in self.paths):
-            try:
+            files = " and ".join(path.name for path in self.paths)
+            cure = f"; take {files} from the repository again, or delete them and measure again"
+            with as_usage_error(f"{folder}: the results of {name} are damaged", cure):
                 if self.paths[1].exists() or not self.may_lack_facts:
                     self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
                 # Otherwise a strategy called "none" would be read as a missing value.
                 self.load(pd.read_csv(self.paths[0], dtype=self.columns, keep_default_na=False, na_values=[""]))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UsageError(
-                    f"{folder}: the results of {name} are damaged ({one_line(error)}); take "
-                    f"{' and '.join(path.name for path in self.paths)} from the repository again, or delete them and "
-                    "measure again"
-                ) from error
 
     def load(self, table: pd.DataFrame) -> None:
         """Take over what was read: `table`, beside the facts."""

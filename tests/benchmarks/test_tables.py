@@ -95,7 +95,7 @@ def test_pictures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     chosen = [winners.choose(winners.network_of(FLAT, 16), at * by) for _, at in borders for by in (0.9, 1.1)]
     assert chosen == ["all_gather", *["recursive_doubling"] * 2, "halving_doubling"]
     of = KEPT["winners"].query("network == @FLAT and ranks == 16")
-    winners.draw(of, {FLAT: borders}, tmp_path / "winners.png")
+    winners.draw(of, tmp_path / "winners.png")
     monkeypatch.setattr(bandwidths, "PICTURE", tmp_path / "bandwidths.png")
     bandwidths.show(KEPT["bandwidths"])
     monkeypatch.setattr(dgs_speedup, "PICTURE", tmp_path / "dgs.png")

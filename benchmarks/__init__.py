@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m benchmarks NAME`. Each was a script of its own, which is refused: it would measure nothing."""
+"""Benchmarks: `python -m benchmarks NAME`. A module that is run as a script would measure nothing, and is refused."""
 
 import sys
 

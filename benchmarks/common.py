@@ -77,7 +77,7 @@ def run(description: str, settings: Settings, measure: Measure) -> None:
     rows = list(measure(settings))
     print(table(rows))
     if settings.out:
-        options = {name: value for name, value in asdict(settings).items() if name != "out"}
+        options = {name: value for name, value in asdict(settings).items() if not isinstance(value, Path | None)}
         kept = {**made_by(), "options": options, "rows": rows}
         with write_atomically(settings.out) as path:
             path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

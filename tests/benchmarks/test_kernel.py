@@ -60,7 +60,8 @@ def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out_and_d
     assert summary(rows).startswith("held out: 1 points, mean absolute error ")
     kept, out = tmp_path / "accuracy.json", tmp_path / "accuracy.png"
     kept.write_text(json.dumps({"rows": [*rows * 2, *({**rows[0], "mbit": mbit} for mbit in (10, 100))]}))
-    start(["accuracy", "--figures", str(kept), "--picture", str(out)])
+    start(["accuracy", "--figures", str(kept), "--picture", str(out), "--out", str(tmp_path / "again.json")])
+    assert set(json.loads((tmp_path / "again.json").read_text())["options"]) == {"repeats", "seconds", "ranks", "mbit"}
     assert out.read_bytes().startswith(b"\x89PNG")
     kept.write_text("{}")
     with pytest.raises(UsageError, match="no figures of the benchmark"):

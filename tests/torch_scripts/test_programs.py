@@ -11,7 +11,6 @@ from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
 from gradwire.virtual_time.network import OneSwitch
 
 PROGRAMS = Path(__file__).parent / "programs"
-MORE = pytest.mark.exhaustive
 
 
 @pytest.mark.parametrize(
@@ -20,9 +19,6 @@ MORE = pytest.mark.exhaustive
         ("ddp_tutorial", 4, [], "Finished running DDP checkpoint example on rank 3."),
         ("tensor_parallel", 4, [], "rank 3: 2d 3 "),
         ("multigpu_torchrun", 2, ["FOLDER"], "[GPU1] Epoch 2 | Batchsize: 32 | Steps: 4"),
-        pytest.param("dist_tuto", 4, [], "Rank  3  has data  0.0 [6.0, 6.0, 6.0] 4.0", marks=MORE),
-        pytest.param("fsdp2", 4, ["--mixed-precision", "--explicit-prefetching"], "rank 3: 3 0 ", marks=MORE),
-        pytest.param("pipeline", 2, ["--tracer"], "rank 1: losses: [", marks=MORE),
     ],
 )
 def test_a_program_runs_as_it_is(

@@ -17,8 +17,6 @@ from gradwire.core.transports.timing import SLICE_S, RunningClock
 from tests.core.launchers.engines import belongings
 from tests.ranks import LIMIT, launch, wait_until
 
-Report = Callable[[Any], None]
-
 
 @pytest.fixture(autouse=True, scope="module")
 def something_was_launched() -> None:

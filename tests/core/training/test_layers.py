@@ -4,15 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.training.computing import choose_threads
 from gradwire.core.transports.base import Transport
-from gradwire.virtual_time.cluster import ClusterOptions
-from gradwire.virtual_time.dry_run import dry_run
 from gradwire.virtual_time.shares import shares_of
-from strategies import Replica, Strategy
+from strategies import Replica
 from tests.ranks import launch, virtual_time
 
 
@@ -76,12 +73,6 @@ def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_col
     assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
     assert sorted(collected) == list(range(6)), "once only"
     assert set(collected[:2]) == {4, 5}, "the last layer's first"
-
-
-def dry(strategy: Strategy) -> None:
-    """Take three steps on the meta device."""
-    options = Options(strategy=strategy, n_gpus=1, bandwidth="1gbit", latency="1ms")
-    dry_run(options, ClusterOptions(compute="1s"), 8, 3, quiet=True, layers=2)
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
-from gradwire.virtual_time.network import OneSwitch
+from gradwire.torch_scripts.virtual_rank import Speed
+from tests.torch_scripts import run_script
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -25,8 +22,6 @@ def test_a_program_runs_as_it_is(
     name: str, n: int, arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
-    script = Script(str(PROGRAMS / f"{name}.py"), given, on_cpu=name == "multigpu_torchrun")
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
-    cluster = run_in_virtual_time(script, OneSwitch(n, 125e6, 50e-6), recorders, Speed(0.01), plans("ring"))
+    cluster = run_script(PROGRAMS / f"{name}.py", *given, n=n, speed=Speed(0.01), on_cpu=name == "multigpu_torchrun")
     assert says in capsys.readouterr().out
     assert all((rank.recorder.frame()["op"] == "send").any() for rank in cluster.ranks)

@@ -10,7 +10,6 @@ from gradwire.core.training.computing import choose_threads
 from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.shares import shares_of
 from strategies import Replica
-from tests.ranks import launch, virtual_time
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
@@ -62,17 +61,6 @@ def told(transport: Transport, by_replica: bool) -> list[list[int]]:
         call()
         stages.append(list(seen))
     return stages
-
-
-@pytest.mark.parametrize(("on", "by_replica"), [("shared_memory", False), ("simulated", True), ("simulated", False)])
-def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_collected(
-    on: str, by_replica: bool
-) -> None:
-    start = launch if on == "shared_memory" else virtual_time(1).launch
-    pass_ended, collected = start(told, 1, by_replica)[0]
-    assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
-    assert sorted(collected) == list(range(6)), "once only"
-    assert set(collected[:2]) == {4, 5}, "the last layer's first"
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

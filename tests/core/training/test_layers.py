@@ -7,9 +7,7 @@ from torch import nn
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.training.computing import choose_threads
-from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.shares import shares_of
-from strategies import Replica
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
@@ -48,19 +46,6 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end_and_one_in_anoth
             pass
         recorder.spend("forward", 1)
     assert passed == [("forward", 0.25), ("update", 0.125), ("forward", 0.5), ("forward", 0.25)]
-
-
-def told(transport: Transport, by_replica: bool) -> list[list[int]]:
-    """Whose gradients it is told of: after the pass, which the replica may make, and after `collect`."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
-    replica, seen, stages = Replica(model, transport), list[int](), list[list[int]]()
-    replica.on_gradient(seen.append)
-    loss = model(torch.ones(1, 2)).sum()
-    for call in (lambda: replica.backward(loss) if by_replica else loss.backward(), replica.collect):
-        call()
-        stages.append(list(seen))
-    return stages
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -21,6 +22,7 @@ from strategies import Strategy
 from tests.strategies.loops import Task, X, Y, make_model
 
 Trajectories = list[torch.Tensor]
+_model = cache(make_model)  # whose parameters are set before each use
 Program = Callable[..., Trajectories]
 
 
@@ -58,7 +60,8 @@ class PlainRun:
 
     def gradient(self, x: torch.Tensor, i: int, k: int) -> torch.Tensor:
         """Return the mean gradient [n] at x of step i of worker k."""
-        part, model = self.task.batch(i, k), make_model()
+        part, model = self.task.batch(i, k), _model()
+        model.zero_grad()
         torch.nn.utils.vector_to_parameters(x, model.parameters())
         F.cross_entropy(model(X[part]), Y[part]).backward()
         return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])

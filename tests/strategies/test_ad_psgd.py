@@ -59,6 +59,7 @@ def counted(rank: Rank) -> pd.DataFrame:
     assert set(rank.strategy.partners) == of_other_parity, "with odd n not the last and the first"
     for _ in range(STEPS):
         rank.constant_step(1.0, 3)
+    assert k == 0 or rank.strategy.updater.samples == 3 * n * STEPS, "it takes all for as fast as itself"
     rank.strategy.finish()
     events = rank.transport.recorder.frame()
     return events[(events["op"] == "send") & events["tag"].isin([REQUEST, ANSWER, PROGRESS])]

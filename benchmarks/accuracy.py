@@ -23,7 +23,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import brute, minimize
 
 from benchmarks import points
 from benchmarks.common import Row, Settings, figures, main
@@ -183,6 +182,8 @@ def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     Asynchronous strategies do not count, since the order that their workers find is a matter of chance, and an error
     counts as `_MOST` at most, so that no point outweighs the others.
     """
+    from scipy.optimize import brute, minimize  # here, for it takes seconds to load
+
     known = [
         (point, steps, seconds) for point, steps, seconds, _ in measured
         if (point.n, point.mbit) == CALIBRATED and not point.strategy.traits.asynchronous

@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy.optimize import brute, minimize
 
 from benchmarks import common, points
 from benchmarks.common import Row, figures
@@ -207,6 +206,8 @@ def calibrate_network(clock: Clock, measured: list[Measured]) -> Clock:
     Asynchronous strategies do not count, since the order that their workers find is a matter of chance, and an error
     counts as `_MOST` at most, so that no point outweighs the others.
     """
+    from scipy.optimize import brute, minimize  # here, for it takes seconds to load
+
     known = [
         (point, steps, seconds) for point, steps, seconds, _ in measured
         if (point.n, point.mbit) == CALIBRATED and not point.strategy.traits.asynchronous

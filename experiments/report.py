@@ -24,11 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import nbformat
 from matplotlib.figure import Figure
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbformat import NotebookNode
 from tqdm import tqdm
 
 from experiments import cases, draw_measured, draw_virtual, drawing, measured, tables
@@ -68,8 +64,12 @@ def experiments_of(notebook: Path) -> list[str]:
     return re.findall(r'measured\.(?:comparison|simulated)\(\\"(\w+)\\"\)', source) or [FAMILY]
 
 
-def execute(notebook: Path, results_dir: Path) -> NotebookNode:
-    """Return the notebook with the outputs that it has on these results. Raises RunFailed."""
+def execute(notebook: Path, results_dir: Path) -> str:
+    """Return the text of the notebook with the outputs that it has on these results. Raises RunFailed."""
+    import nbformat  # here, for it takes seconds to load
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
     node = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
     client = NotebookClient(node, timeout=300, kernel_name="python3", resources=where, coalesce_streams=True)
@@ -79,7 +79,7 @@ def execute(notebook: Path, results_dir: Path) -> NotebookNode:
         raise RunFailed(f"{notebook.name}: {error.ename}: {error.evalue}") from error
     for cell in node.cells:
         cell.metadata.pop("execution", None)  # when each cell ran is no result
-    return node
+    return nbformat.writes(node) + "\n"
 
 
 def with_table(text: str, results: Results, shown: Sequence[Setup]) -> str:
@@ -115,7 +115,7 @@ def main(settings: Settings) -> None:
     """Write the notebooks, the pictures and the tables. Raises UsageError if no results are complete, RunFailed."""
     folder, media = Path(settings.results_dir), ROOT / "media"
     there = set(complete(folder))
-    jobs: dict[Path, Callable[[], NotebookNode | Figure | str]] = {
+    jobs: dict[Path, Callable[[], Figure | str]] = {
         path: partial(execute, path, folder) for path in NOTEBOOKS if there.issuperset(experiments_of(path))
     }
     for name in there.intersection(PICTURES):
@@ -133,7 +133,7 @@ def main(settings: Settings) -> None:
             drawing.save(shown, path)
             continue
         with write_atomically(path) as temporary:
-            temporary.write_text(shown if isinstance(shown, str) else nbformat.writes(shown) + "\n", encoding="utf-8")
+            temporary.write_text(shown, encoding="utf-8")
     if "ring_all_reduce" in there:
         draw_ring.animate(folder / RING_TRACE, media / "ring_all_reduce.gif")
     if folder.resolve() != KEPT:

@@ -12,7 +12,15 @@ import pytest
 
 from tests.ranks import LIMIT
 
-if TYPE_CHECKING or find_spec("selenium"):
+_PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "its driver": ("chromedriver",)}
+_FOUND = {what: next(filter(None, map(shutil.which, names)), None) for what, names in _PROGRAMS.items()}
+_MISSING = [what for what, path in _FOUND.items() if path is None]
+_CURES = ["apt-get install chromium chromium-driver"] if _MISSING else []
+if not find_spec("selenium"):
+    _MISSING.append("selenium")
+    _CURES.append("pip install -e '.[dev]'")
+
+if TYPE_CHECKING or not _MISSING:  # for it takes seconds to load
     from selenium import webdriver
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
@@ -24,13 +32,6 @@ else:
 
 __all__ = ["NEEDS_BROWSER", "ActionChains", "Browser", "Keys", "chromium"]
 
-_PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "its driver": ("chromedriver",)}
-_FOUND = {what: next(filter(None, map(shutil.which, names)), None) for what, names in _PROGRAMS.items()}
-_MISSING = [what for what, path in _FOUND.items() if path is None]
-_CURES = ["apt-get install chromium chromium-driver"] if _MISSING else []
-if webdriver is None:
-    _MISSING.append("selenium")
-    _CURES.append("pip install -e '.[dev]'")
 NEEDS_BROWSER = pytest.mark.skipif(
     bool(_MISSING), reason=f"there is no {' and no '.join(_MISSING)}: {' and '.join(_CURES)}"
 )

@@ -26,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A job in the background ignores Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin while they wait take the other tests' cores
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of processes compiles all it loads
+    sys.dont_write_bytecode = False
     torch.set_num_threads(1)  # for short vectors more of them cost more than they help: on busy cores 50 times as much
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         return  # others run the tests

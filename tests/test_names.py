@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,25 +95,20 @@ def output_of(*arguments: str | Path, cwd: Path, code: int = 0, **environment: A
     return done.stdout + done.stderr if code else done.stdout
 
 
-Command = Sequence[str | Path]
-
-
-def use_own_modules(folder: Path, python: Path, simulate: Command, train: Command, **environment: Any) -> None:
-    """Run a script of the user's, a strategy and model of theirs and a loop of theirs, beside their own modules."""
-    write_own_modules(folder)
-    shown = output_of(*simulate, "--script", "mine_ddp.py", "--compute", "1ms", cwd=folder, **environment)
-    assert shown.startswith("rank 0: [[")
-    small = ("--n_gpus", "2", "--epochs", "1", "--device", "cpu")
-    shown = output_of(*train, "--strategy", "mine:X", "--model", "mine:f", *small, cwd=folder, **environment)
-    assert shown.startswith("strategy mine:X, n_gpus 2")
-    assert output_of(python, "own_loop.py", cwd=folder, **environment) == "alike\n"
-
-
 @pytest.mark.end_to_end
 def test_the_users_modules_win_over_ours(tmp_path: Path) -> None:
-    python = Path(sys.executable)
-    scripts = ((python, ROOT / "simulate.py"), (python, ROOT / "train.py"))
-    use_own_modules(tmp_path, python, *scripts, PYTHONPATH=str(ROOT))
+    """Run a script of the user's, a strategy and model of theirs and a loop of theirs, beside their own modules."""
+    write_own_modules(tmp_path)
+
+    def shown_by(*arguments: str | Path) -> str:
+        return output_of(sys.executable, *arguments, cwd=tmp_path, PYTHONPATH=str(ROOT))
+
+    script = shown_by(ROOT / "simulate.py", "--script", "mine_ddp.py", "--compute", "1ms")
+    assert script.startswith("rank 0: [[")
+    small = ("--n_gpus", "2", "--epochs", "1", "--train_size", "64", "--device", "cpu")
+    trained = shown_by(ROOT / "train.py", "--strategy", "mine:X", "--model", "mine:f", *small)
+    assert trained.startswith("strategy mine:X, n_gpus 2")
+    assert shown_by("own_loop.py") == "alike\n"
 
 
 def test_the_clone_is_last_on_the_path_and_an_installed_package_stays_where_it_is(

@@ -62,9 +62,14 @@ def tree(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text())
 
 
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    return [*ast.walk(tree(source))]
+
+
 def imports(source: str) -> Iterator[str]:
     """The names of the modules that a file imports, anywhere in it."""
-    for node in ast.walk(tree(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -180,9 +185,9 @@ KNOWN = {
 
 def strings_in(source: str) -> Iterator[str]:
     """The strings of a file that are no docstrings."""
-    statements = [node for node in ast.walk(tree(source)) if isinstance(node, ast.Expr)]
+    statements = [node for node in nodes(source) if isinstance(node, ast.Expr)]
     docstrings = {id(node.value) for node in statements}
-    for node in ast.walk(tree(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
 
@@ -190,8 +195,8 @@ def strings_in(source: str) -> Iterator[str]:
 def names_in(source: str) -> set[str]:
     """All names and words of a file that are code: identifiers, arguments, attributes, imports, and strings."""
     found = [*strings_in(source), *imports(source)]
-    for node in ast.walk(tree(source)):
-        found += [str(getattr(node, name, "")) for name in ("id", "attr", "arg", "name")]
+    for node in nodes(source):
+        found += [str(getattr(node, name)) for name in ("id", "attr", "arg", "name") if name in node._fields]
     return set(re.findall(r"\w+", " ".join(found)))
 
 

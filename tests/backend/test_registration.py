@@ -21,8 +21,10 @@ print("gradwire" in dist.Backend.backend_list)
 
 
 @pytest.mark.parametrize(
-    ("imports", "is_loaded"), [("import gradwire", False), ("import torch.distributed\nimport gradwire", True)]
-)
+    ("imports", "is_loaded"),
+    [("import gradwire", False),  # all other tests import torch first
+     pytest.param("import torch.distributed\nimport gradwire", True, marks=pytest.mark.exhaustive)],
+)  # fmt: skip
 def test_the_backend_is_known_whichever_is_imported_first(imports: str, is_loaded: bool, tmp_path: Path) -> None:
     script = "import importlib.metadata" + SCRIPT.format(root=str(ROOT), imports=imports)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT, cwd=tmp_path,

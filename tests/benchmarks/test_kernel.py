@@ -50,6 +50,7 @@ def test_workers_of_an_asynchronous_server_begin_in_step_and_come_to_take_turns(
     assert later < 2.3, "one sends while the other receives"
 
 
+@pytest.mark.exhaustive
 def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out_and_drawn(tmp_path: Path) -> None:
     truth = Clock(CLOCK.phases, latency=4e-4, copying=2e-9)
     points = SEEN, Point(AsyncParamServer(), "mlp", 3, 100)

@@ -22,7 +22,7 @@ __all__ = ["start"]
 DIGITS: dict[str, Any] = {"dataset": "digits", "model": "mlp", "epochs": 2, "global_batch_size": 240}
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_started_first_it_scores_each_once_as_the_run_itself_does(tmp_path: Path, start: Callable[..., Any]) -> None:
     process = start("evaluate.py", "--checkpoint_dir", str(tmp_path / "digits" / "c"))
     assert wait_until((tmp_path / "digits" / "c").exists, LIMIT), "it waits for the training to begin"

@@ -16,6 +16,7 @@ from gradwire.core.records.errors import UsageError
 from gradwire.every_order import explore
 from gradwire.recorded import NAMING_CODE
 from tests.runs import made, said, said_by
+from tests.selection import by_default
 
 pytestmark = pytest.mark.xdist_group("trust")  # a run of the module is made once
 PLAIN: dict[str, Any] = {"dataset": "digits", "model": "mlp", "train_size": 64, "n_gpus": 3, "epochs": 1}
@@ -76,7 +77,7 @@ def test_code_that_the_user_has_or_names_is_loaded(
     assert (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("option", ["dataset", "model", "task"])
+@pytest.mark.parametrize("option", by_default(["model"], ["dataset", "model", "task"]))
 def test_the_evaluator_loads_code_that_is_named_to_it(
     option: str, record: Callable[[str, str], str], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies import STRATEGIES, RingAllReduce
 from tests.runs import n_gpus_of, said_by, small
+from tests.selection import by_default
 
 W = 3  # workers
 MLP: dict[str, Any] = {"model": "mlp"}
@@ -200,7 +201,10 @@ def compared(folder: Path, other: str = "b") -> tuple[int, str]:
     return said_by(lambda: why.main([str(folder / "a"), str(folder / other)]))
 
 
-@pytest.mark.parametrize("what", PLANTED)
+FIRST_OF_EACH_CAUSE = {cause: what for what, (cause, *_) in reversed(PLANTED.items())}
+
+
+@pytest.mark.parametrize("what", by_default([*FIRST_OF_EACH_CAUSE.values()], PLANTED))
 def test_the_cause_of_a_planted_difference_is_named(
     what: str, tmp_path: Path, made_once: Callable[[tuple[tuple[str, Any], ...]], Path]
 ) -> None:

@@ -15,7 +15,7 @@ from media.draw_ring import animate, load, record
 MEMORY = draw_memory.load()
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_the_memory_that_is_kept_is_measured_again() -> None:
     name = "fully_sharded (ZeRO-3)"
     both = []

@@ -9,7 +9,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -157,13 +156,13 @@ def test_results_that_are_not_there_are_asked_for(tmp_path: Path, capsys: pytest
 # What is shown
 
 
-def _texts(node: nbformat.NotebookNode) -> list[str]:
+def _texts(node: Any) -> list[str]:
     """Return what each cell has printed or said, pictures left out."""
     outputs = ([*cell.outputs] for cell in node.cells if cell.cell_type == "code")
     return ["".join(cell.get("text", cell.get("data", {}).get("text/markdown", "")) for cell in of) for of in outputs]
 
 
-LONG = ("9_whole_family", "10_language_model")
+LONG = ("4_not_waiting", "8_compression", "9_whole_family", "10_language_model")
 
 
 @pytest.mark.parametrize(
@@ -175,6 +174,8 @@ LONG = ("9_whole_family", "10_language_model")
 )
 def test_a_notebook_shows_the_committed_results(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, in which no figure need be rendered."""
+    import nbformat  # here, for it takes seconds to load
+
     monkeypatch.setattr(measured, "family", of_family)
     saved, names, said, drawn = nbformat.read(notebook, as_version=4), dict[str, Any](), [], list[Figure]()
     cells = [cell for cell in saved.cells if cell.cell_type == "code"]

@@ -1,10 +1,12 @@
 """Pictures in files: what is cut of each, against torchvision's transforms; names and labels as tensors."""
 
+import importlib
 import math
 import os
 import pickle
 import random
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,13 @@ from gradwire.options import Options
 from tests.images.pictures import SIZE
 from tests.runs import said_by
 
-transforms = pytest.importorskip("torchvision.transforms")
+if not find_spec("torchvision"):
+    pytest.skip("needs torchvision", allow_module_level=True)
+
+
+@pytest.fixture
+def transforms() -> Any:
+    return importlib.import_module("torchvision.transforms")  # here, for it takes seconds to load
 
 
 def load(folder: Path, seed: int = 0, **options: Any) -> Data:
@@ -35,7 +43,9 @@ def pictures(samples: Samples) -> Pictures:
 
 
 @pytest.mark.parametrize("size", [SIZE, 25, 64])
-def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(folder: Path, size: int) -> None:
+def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(
+    folder: Path, size: int, transforms: Any
+) -> None:
     data = load(folder, image_size=size, augment=False)
     centre = transforms.Compose(
         [transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size), transforms.PILToTensor()]
@@ -48,7 +58,7 @@ def test_without_augmentation_pictures_are_those_of_torchvisions_transforms(fold
                 assert torch.equal(pixels, centre(image))
 
 
-def test_a_random_cut_is_resized_as_by_torchvision(folder: Path) -> None:
+def test_a_random_cut_is_resized_as_by_torchvision(folder: Path, transforms: Any) -> None:
     train = pictures(load(folder, seed=3).train)
     x, _ = train.raw(torch.arange(len(train)), epoch=2)
     mirrored = []
@@ -79,7 +89,7 @@ def test_what_is_cut_follows_from_seed_epoch_and_sample_alone(folder: Path) -> N
     assert torch.equal(test, plain)
 
 
-def test_cuts_are_distributed_as_torchvisions() -> None:
+def test_cuts_are_distributed_as_torchvisions(transforms: Any) -> None:
     height, width, n = 375, 500, 4000
     draw = random.Random(0)
     cuts = [random_cut(draw, height, width, SIZE) for _ in range(n)]

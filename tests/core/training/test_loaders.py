@@ -1,5 +1,6 @@
 """Runs whose batches come from a loader: the same bits by any number of workers, resumed too; nobody is left."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.images.pictures import SIZE, write_pictures
 from tests.ranks import LIMIT, virtual_time
 from tests.runs import BUILTIN, KINDS, made, n_gpus_of, small
 
-pytest.importorskip("torchvision")
+if not find_spec("torchvision"):  # which would take seconds to load
+    pytest.skip("needs torchvision", allow_module_level=True)
 
 
 EXHAUSTIVE_DALI = pytest.param(*DALI.values, marks=[*DALI.marks, pytest.mark.exhaustive])

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from gradwire.options import Options
 from tests.images.pictures import HAS_DALI, SIZE, write_pictures
 from tests.ranks import LIMIT, launch, wait_until
 
-pytest.importorskip("torchvision")
+if not find_spec("torchvision"):  # which would take seconds to load
+    pytest.skip("needs torchvision", allow_module_level=True)
 
 MOST, MEAN = 6.0, 1.0  # of 255
 NEEDS_DALI = pytest.mark.skipif(not HAS_DALI, reason="needs DALI: pip install -e '.[dali]'")

@@ -8,7 +8,7 @@ that meet again later (local SGD), and, without DDP, about models in whose forwa
 from collections.abc import Callable, Sequence
 
 from gradwire.checking.findings import Finding
-from gradwire.checking.seen import Parameter, Run, Step, common, ranks, shown
+from gradwire.checking.seen import MEAN, SERVER, STRATEGY, Parameter, Run, Step, common, ranks, shown
 from gradwire.checking.sketch import Sketch, equal, multiple
 
 KIND = "replicas part"
@@ -20,6 +20,10 @@ def judge(run: Run) -> list[Finding]:
         before: dict[str, list[Step]] = {}
         seldom: set[str] = set()  # those that have met again after they parted
         for group in run.groups():
+            if found := _changed_beside_server(group):
+                break
+            if STRATEGY in group[0].how and MEAN not in group[0].how:
+                continue  # its replicas need not agree after each step
             found = _parted(run, group, before.get(group[0].key[0]), seldom)
             if found:
                 break
@@ -57,11 +61,11 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
         evidence = is_any_shared or is_ddp or cause.is_sure
         if not evidence or (is_ddp and not is_any_shared and not cause.is_sure and not run.is_whole):
             continue
-        what = (
-            f"{shown(name)} differs between ranks since step {group[0].number}{_values(each, after=True)}: {cause.what}"
-        )
-        at = cause.at or group[cause.rank].at
-        return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=cause.rank, parameter=shown(name))]
+        values = _values(group, each, after=True)
+        what = f"{shown(name)} differs between ranks since step {group[0].number}{values}: {cause.what}"
+        at = cause.at or next((step.at for step in group if step.rank == cause.rank), group[0].at)
+        return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=max(cause.rank, group[0].rank),
+                        parameter=shown(name))]  # fmt: skip
     return []
 
 
@@ -129,13 +133,13 @@ def _differs_before(
     """Find what was made different before a step, though its gradients are shared."""
     if not shared(each):
         return []
-    number, values = group[0].number, _values(each)
+    number, values = group[0].number, _values(group, each)
     if before is not None and all(name in step.parameters for step in before):
         last = [step.parameters[name] for step in before]
         if not _agree(last, lambda p: p.after):
             return []
         changed = [step.rank for step, p, q in zip(group, each, last, strict=True) if not equal(p.before, q.after)]
-        at = next((group[rank].written[name] for rank in changed if name in group[rank].written), group[0].at)
+        at = _written(group, changed, name) or group[0].at
         is_all = len(changed) == len(each)
         cause = "each rank changed it in its own way" if is_all else f"only {ranks(changed)} changed it"
         cure = "change it alike on all ranks"
@@ -149,17 +153,31 @@ def _differs_before(
                     parameter=shown(name))]  # fmt: skip
 
 
+def _changed_beside_server(group: list[Step]) -> list[Finding]:
+    """Find a parameter that a worker changed, though a server gives it all of them before the next step."""
+    for step in group if SERVER in group[0].how else ():
+        for name, at in step.written.items():
+            what = f"rank {step.rank} changed {shown(name)} before step {step.number}, but the server has the model"
+            return [Finding(KIND, what, "change no parameter between two steps", at, step=step.number, rank=step.rank,
+                            parameter=shown(name))]  # fmt: skip
+    return []
+
+
+def _written(group: Sequence[Step], by: Sequence[int], name: str) -> str:
+    """Return the line where one of these ranks has changed a parameter since the step before; "": none is known."""
+    return next((step.written[name] for step in group if step.rank in by and name in step.written), "")
+
+
 def _changed_since_ddp(run: Run) -> list[Finding]:
     """Find what only some ranks changed between the making of DDP and the first step."""
     group = next(run.groups(), None)
-    for name, each in dict(common(group)).items() if group else ():
+    for name, each in dict(common(group)).items() if group and run.made else ():
         made = [run.made.get(rank, {}).get(name) for rank in range(run.n)]
         found = [(rank, p, one) for rank, (p, one) in enumerate(zip(each, made, strict=True)) if one is not None]
         changed = [rank for rank, p, (then, _) in found if not equal(p.before, then)]
         if len(found) == run.n and changed and not _agree(each, lambda p: p.before) and group:
-            at = next((group[rank].written[name] for rank in changed if name in group[rank].written), "")
-            at = at or next(line for _, _, (_, line) in found)
-            what = f"{shown(name)} differs between ranks in step 1{_values(each)}: changed after DDP was made"
+            at = _written(group, changed, name) or next(line for _, _, (_, line) in found)
+            what = f"{shown(name)} differs between ranks in step 1{_values(group, each)}: changed after DDP was made"
             return [Finding(KIND, what, "change the model before DDP is made, or on all ranks", at, step=1,
                             rank=changed[0], parameter=shown(name))]  # fmt: skip
     return []
@@ -176,20 +194,20 @@ def _meets_later(run: Run, group: list[Step], name: str) -> bool:
                 return True
         later = later or other[0] is group[0]
     ends = [end[name] for end in run.ends if name in end]
-    return len(ends) == run.n and equal(*ends)
+    return len(ends) == len(run.members) and equal(*ends)
 
 
-def _values(each: Sequence[Parameter], after: bool = False) -> str:
+def _values(group: Sequence[Step], each: Sequence[Parameter], after: bool = False) -> str:
     """Return the first element on two ranks, where it differs."""
-    values = [p.last if after else p.first for p in each]
-    other = max(range(len(each)), key=lambda rank: abs(values[rank] - values[0]))
-    return f" (rank 0 {values[0]:.6g}, rank {other} {values[other]:.6g})" if values[other] != values[0] else ""
+    found = [(step.rank, p.last if after else p.first) for step, p in zip(group, each, strict=True)]
+    (first, value), (other, differs) = found[0], max(found, key=lambda pair: abs(pair[1] - found[0][1]))
+    return f" (rank {first} {value:.6g}, rank {other} {differs:.6g})" if differs != value else ""
 
 
 def _buffers(run: Run) -> list[Finding]:
     """Note buffers that end apart, though the parameters of their model agree."""
     group = next(reversed(list(run.groups())), None)
-    if group is None or not group[0].buffers or any("ddp" in step.how for step in group):
+    if group is None or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
         return []
     if not all(_agree(each, lambda p: p.after) for _, each in common(group)):
         return []

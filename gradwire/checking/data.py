@@ -52,6 +52,8 @@ def _judge_training(number: int, epochs: Sequence[Epoch]) -> list[Finding]:
     samplers = [epoch.sampler for epoch in epochs]
     if len({epoch.size for epoch in epochs}) > 1 or any(getattr(sampler, "replacement", False) for sampler in samplers):
         return []
+    if any(len(set(epoch.indices)) < len(epoch.indices) for epoch in epochs):
+        return []  # with replacement
     is_own = len({epoch.content for epoch in epochs}) > 1
     is_cut = all(getattr(sampler, "num_replicas", 1) == n for sampler in samplers)
     counts: dict[int, set[int]] = {}

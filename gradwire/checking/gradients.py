@@ -54,13 +54,12 @@ def _judge_step(group: list[Step], each: dict[str, list[Parameter]]) -> list[Fin
     known = [loss for loss in losses if loss is not None]
     if found is None or len(known) < len(losses) or (not used and not all(step.shares for step in group)):
         return []
-    if not all(loss.is_mean for loss in known):
-        return []
     n = len(group)
     total = sum(weight * loss.weight for weight, loss in zip(found, known, strict=True))
     passes = max(len(p.passes) for p in each[next(iter(each))])
     by_hand, by = group[0].at, "the strategy" if STRATEGY in step.how else "DDP"
-    if abs(total / n - 1) < _NEAR:
+    is_mean = all(loss.is_mean for loss in known)
+    if is_mean and abs(total / n - 1) < _NEAR:
         what = f"step {step.number} takes the sum of the gradients of {n} ranks, {n} times the mean"
         if abs(sum(found) - 1) < _NEAR:
             what = f"step {step.number} takes {n} times the mean: the loss or its gradients are multiplied by {n}"
@@ -70,6 +69,8 @@ def _judge_step(group: list[Step], each: dict[str, list[Parameter]]) -> list[Fin
     if abs(total * n - 1) < _NEAR:
         what = f"step {step.number} takes 1/{n} of the mean: something is divided by the number of ranks twice"
         return [Finding(KIND, what, f"divide by the number of ranks once: {by} does it", by_hand, step=step.number)]
+    if not is_mean:
+        return []  # a sum may be meant
     if passes > 1 and abs(total / passes - 1) < _NEAR:
         return [_accumulated(step, passes)]
     if not used or (STRATEGY in step.how and MEAN not in step.how):

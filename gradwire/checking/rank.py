@@ -61,6 +61,7 @@ class SeenRank:
         self._labels: dict[int, str] = {}  # by optimizer: its model, and which of the optimizers of that it is
         self._roots: list[tuple[str, Any]] = []
         self._of_loops: list[tuple[str, Any]] = []  # models of WorkerOptimizers
+        self.wrapped = 0  # how often DDP was made of parameters that had been stepped
         self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
 
     def tick(self) -> None:
@@ -102,6 +103,14 @@ class SeenRank:
             number = sum(name.startswith(f"{kind} ") for name, _ in self._roots)
             self._roots.append((f"{kind} {number}", weakref.ref(module)))
 
+    def note_wrapped(self, module: nn.Module, run: Run, at: str) -> None:
+        """Note parameters of which DDP is made though they have been stepped."""
+        names, found = self.names(), [p for p in module.parameters() if p in self.stepped_ever]
+        if found:
+            run.wrapped += [{} for _ in range(len(run.wrapped), self.wrapped + 1)]
+            run.wrapped[self.wrapped][self.rank] = {names.get(id(p), ""): sketch(p) for p in found}, at
+            self.wrapped += 1
+
     def add_ddp(self, ddp: DistributedDataParallel, run: Run, at: str) -> None:
         """Note that all ranks have the same parameters in this module now."""
         if ddp.module not in self._ddp:  # all ranks make it, though some may have called other models before
@@ -130,6 +139,8 @@ class SeenRank:
             self.how.add("ddp" if module.require_backward_grad_sync else "no_sync")
         elif module in self._ddp:
             self.how.add("inner")
+        if not module.training:
+            self.how.add("eval")
 
     def names(self) -> dict[int, str]:
         """Return the names of the parameters of all models, by id."""

@@ -7,6 +7,8 @@ that meet again later (local SGD), and, without DDP, about models in whose forwa
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from gradwire.checking.findings import Finding
 from gradwire.checking.seen import MEAN, SERVER, STRATEGY, Parameter, Run, Step, common, ranks, shown
 from gradwire.checking.sketch import Sketch, equal, multiple
@@ -16,7 +18,7 @@ KIND = "replicas part"
 
 def judge(run: Run) -> list[Finding]:
     """Return what parts first, and notes on buffers."""
-    if not (found := _changed_since_ddp(run)):
+    if not (found := _changed_since_ddp(run) or _overwritten_by_ddp(run)):
         before: dict[str, list[Step]] = {}
         seldom: set[str] = set()  # those that have met again after they parted
         for group in run.groups():
@@ -28,7 +30,7 @@ def judge(run: Run) -> list[Finding]:
             if found:
                 break
             before[group[0].key[0]] = group
-    return found[:1] + ([] if found else _buffers(run))
+    return found[:1] + ([] if found else _notes(run))
 
 
 def shared(each: Sequence[Parameter]) -> bool:
@@ -47,12 +49,14 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
     for name, each in parameters.items():
         is_ddp, may_differ = name in run.ddp, run.parallel and name not in run.ddp
         agreed = _agree(each, lambda p: p.before)
+        if agreed and before is not None and (found := _summed(group, before, name, each)):
+            return found
         if not agreed:
             found = _differs_before(run, group, before, name, each)
             if found and not may_differ and not _meets_later(run, group, name):
                 return found
             continue
-        if _agree(each, lambda p: p.after) or may_differ or name in seldom:
+        if _agree(each, lambda p: p.after) or (may_differ and not _have_one_gradient(each)) or name in seldom:
             continue
         if _meets_later(run, group, name):
             seldom.add(name)
@@ -97,7 +101,7 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
         what = "the gradients agree, but the states of the optimizers do not"
         return _Cause(what, "load or make the state of the optimizer alike on all ranks")
     owns = [p.own for p in each if p.own is not None]
-    if _are_multiples(taken) and not (len(owns) == len(each) and _are_multiples(owns)):
+    if _are_multiples(taken) and (_have_one_gradient(each) or len(owns) < len(each) or not _are_multiples(owns)):
         return _Cause("all ranks have its gradient in common, each scaled by its own factor",
                       "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
     all_steps = (step.parameters.get(name) for step in run.steps)
@@ -123,6 +127,18 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
     return _Cause("the ranks take different gradients", "all-reduce the gradients of all parameters")
 
 
+def _have_one_gradient(each: Sequence[Parameter]) -> bool:
+    """Return whether the gradient that reached each rank is the same, as of a layer that is not cut."""
+    own = [p.own for p in each if p.own is not None]
+    return len(own) == len(each) and equal(*own) and bool(np.any(own[0]))
+
+
+def _scaled(each: Sequence[Parameter]) -> bool:
+    """Return whether all ranks take one gradient that is not the own one of each, but for a factor."""
+    taken, own = [p.taken for p in each if p.taken is not None], [p.own for p in each if p.own is not None]
+    return len(taken) == len(own) == len(each) and _are_multiples(taken) and not _are_multiples(own)
+
+
 def _are_multiples(sketches: list[Sketch]) -> bool:
     return all(multiple(sketches[0], other) is not None for other in sketches)
 
@@ -131,7 +147,7 @@ def _differs_before(
     run: Run, group: list[Step], before: list[Step] | None, name: str, each: list[Parameter]
 ) -> list[Finding]:
     """Find what was made different before a step, though its gradients are shared."""
-    if not shared(each):
+    if not (shared(each) or _scaled(each)):
         return []
     number, values = group[0].number, _values(group, each)
     if before is not None and all(name in step.parameters for step in before):
@@ -166,6 +182,29 @@ def _changed_beside_server(group: list[Step]) -> list[Finding]:
 def _written(group: Sequence[Step], by: Sequence[int], name: str) -> str:
     """Return the line where one of these ranks has changed a parameter since the step before; "": none is known."""
     return next((step.written[name] for step in group if step.rank in by and name in step.written), "")
+
+
+def _summed(group: list[Step], before: list[Step], name: str, each: list[Parameter]) -> list[Finding]:
+    """Find a parameter that is the sum of what all ranks had after the step before."""
+    last = [step.parameters[name].after for step in before if name in step.parameters]
+    total: Sketch = np.sum(last, axis=0) if len({found.shape for found in last}) == 1 else np.zeros(1)
+    if len(last) < len(before) or not np.any(total) or not equal(total, each[0].before):
+        return []
+    what = f"{shown(name)} is the sum of the ranks' ones before step {group[0].number}, {len(group)} times their mean"
+    at = _written(group, [step.rank for step in group], name) or group[0].at
+    return [Finding("average is a sum", what, "divide by the number of ranks", at, step=group[0].number,
+                    parameter=shown(name))]  # fmt: skip
+
+
+def _overwritten_by_ddp(run: Run) -> list[Finding]:
+    """Find steps that are lost when DDP is made once more: it gives all ranks the parameters of rank 0."""
+    for of_ranks in run.wrapped:
+        (first, at), *others = of_ranks.values()
+        for name in first if len(of_ranks) == run.n else ():
+            if not equal(first[name], *(found[name] for found, _ in others if name in found)):
+                what = f"{shown(name)} differs between ranks after steps, when DDP is made, which takes that of rank 0"
+                return [Finding(KIND, what, "make DDP once, and call it in each step", at, parameter=shown(name))]
+    return []
 
 
 def _changed_since_ddp(run: Run) -> list[Finding]:
@@ -204,10 +243,16 @@ def _values(group: Sequence[Step], each: Sequence[Parameter], after: bool = Fals
     return f" (rank {first} {value:.6g}, rank {other} {differs:.6g})" if differs != value else ""
 
 
-def _buffers(run: Run) -> list[Finding]:
-    """Note buffers that end apart, though the parameters of their model agree."""
-    group = next(reversed(list(run.groups())), None)
-    if group is None or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
+def _notes(run: Run) -> list[Finding]:
+    """Note ranks in other modes, and buffers that end apart, though the parameters of their model agree."""
+    for group in run.groups():
+        still = [step.rank for step in group if "eval" in step.how]
+        if 0 < len(still) < len(group):
+            what = f"in step {group[0].number} the model is in eval mode on {ranks(still)}, and not on others"
+            at = next(step.at for step in group if step.rank == still[0])
+            return [Finding("mode differs", what, "call model.train() after each validation", at, True, rank=still[0])]
+    group = next(reversed(list(run.groups())), [])
+    if not group or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
         return []
     if not all(_agree(each, lambda p: p.after) for _, each in common(group)):
         return []

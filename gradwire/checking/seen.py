@@ -46,7 +46,7 @@ class Parameter:
 class Criterion:
     """A loss that a backward pass came through, computed at a line.
 
-    `weight`: the gradient that reached it; `n`: targets that count.
+    `weight`: the gradient that reached it, of a sum times its terms; `n`: targets that count.
     """
 
     weight: float
@@ -59,8 +59,8 @@ class Criterion:
 class Step:
     """A step of an optimizer on a rank. `key`: what the steps of other ranks share that belong to it.
 
-    `written`: by parameter, the line that changed it since the step before. `how`: "ddp", "inner", "no_sync", or the
-    ways of a strategy. `samples`: those that it was given; 0: none are.
+    `written`: by parameter, the line that changed it since the step before. `how`: "ddp", "inner", "no_sync", "eval",
+    or the ways of a strategy. `samples`: those that it was given; 0: none are.
     """
 
     rank: int
@@ -159,6 +159,8 @@ class Run:
     ddp: set[str] = field(default_factory=set)
     may_be_unused: set[str] = field(default_factory=set)  # DDP was told to expect it
     made: dict[int, dict[str, tuple[Sketch, str]]] = field(default_factory=dict)  # by rank, when DDP had made them
+    # By number and rank: parameters that had been stepped when DDP was made of them, as they were before, and the line.
+    wrapped: list[dict[int, tuple[dict[str, Sketch], str]]] = field(default_factory=list)
     models: list[dict[str, ModelParameter]] = field(default_factory=list)
     orphans: list[dict[str, str]] = field(default_factory=list)  # by rank: stepped, of no model that was called
     strays: list[list[tuple[int, ...]]] = field(default_factory=list)  # by rank: shapes of parameters of no model

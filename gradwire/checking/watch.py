@@ -175,8 +175,11 @@ class Watch(Watcher):
 
     def _made(self, real: Callable[..., None]) -> Callable[..., None]:
         def make(ddp: Any, module: nn.Module, *arguments: Any, **more: Any) -> None:
-            real(ddp, module, *arguments, **more)
             if (found := self._here()) is not None:
+                with quiet(found[0]):
+                    found[1].note_wrapped(module, self.run, found[0].line())
+            real(ddp, module, *arguments, **more)
+            if found is not None:
                 rank, seen = found
                 with quiet(rank):
                     seen.add_root(ddp)
@@ -253,7 +256,8 @@ class Watch(Watcher):
         def reach(gradient: torch.Tensor) -> None:
             with quiet(rank):
                 task = torch._C._current_graph_task_id()
-                seen.criteria.setdefault(task, []).append(Criterion(float(gradient), n, is_mean, at))
+                weight = float(gradient) * (1 if is_mean else n)
+                seen.criteria.setdefault(task, []).append(Criterion(weight, n, is_mean, at))
 
         loss.register_hook(reach)
 

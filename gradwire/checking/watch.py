@@ -111,7 +111,7 @@ class Watch(Watcher):
             yield
 
     def _here(self) -> tuple[RankThread, SeenRank] | None:
-        rank = here()
+        rank = None if torch.compiler.is_compiling() else here()  # what is traced has no values
         return None if rank is None else (rank, self.ranks[rank.rank])
 
     # Gradients and modules

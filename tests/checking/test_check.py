@@ -23,6 +23,7 @@ from gradwire.torch_scripts.simulate import ClusterScript, SimulatedProgram, run
 from gradwire.virtual_time import simulate
 from strategies import STRATEGIES
 from tests.checking.test_scripts import SCRIPTS, checked
+from tests.runs import ROOT
 
 
 def train(with_mode: bool) -> tuple[list[float], int, float]:
@@ -171,6 +172,16 @@ def test_a_simulated_script_is_checked_beside_its_records(tmp_path: Path, capsys
     assert (tmp_path / "it.json").exists()
     assert simulate.main([*given, "--sweep", "n_gpus=2,3"]) == 2
     assert "--check: goes with one run; leave out --sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "arguments"),
+    [("ddp_tutorial", 4, []), pytest.param("pipeline", 2, ["--tracer"], marks=pytest.mark.exhaustive)],
+)
+def test_nothing_is_found_in_a_program_that_spawns_or_traces(name: str, n: int, arguments: list[str]) -> None:
+    path = str(ROOT / "tests" / "torch_scripts" / "programs" / f"{name}.py")
+    found = check(ClusterScript(script=path, n_gpus=n, flops=1e12), Script(path, arguments))
+    assert (found.wrong, found.failure) == ([], "")
 
 
 @pytest.mark.parametrize("n", [1, 3, 16, 100, 1001])

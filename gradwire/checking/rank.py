@@ -208,9 +208,7 @@ class SeenRank:
     def end(self, run: Run) -> None:
         """Note the parameters at the end of the script."""
         run.unwaited += [(self.rank, pending.call.kind, at) for pending, _, at in self.under_way.values()]
-        run.ends[self.rank] |= {
-            name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor
-        }
+        run.ends[self.rank] = {name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor}
 
 
 def _parameters(roots: list[tuple[str, Any]]) -> dict[str, nn.Parameter]:

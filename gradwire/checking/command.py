@@ -31,7 +31,8 @@ class CheckOptions(ScriptOptions):
     """A script of yours with torch.distributed, watched for silent errors."""
 
     script: Annotated[str, Positional, arg(metavar="SCRIPT")]
-    """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
+    """A Python file that torchrun would run, with gloo on the CPU, or that launches a loop with a WorkerOptimizer. Its
+    own options follow after --."""
     n_gpus: int = 3
     """Ranks. With two, a half and one over the number of ranks are the same."""
     steps: int | None = None

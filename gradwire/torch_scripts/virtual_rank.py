@@ -94,6 +94,7 @@ class VirtualRank(RankThread):
         rank.state.main = self.state.main
         rank.clock, rank._shown, rank.progress = self.clock, self._shown, self.progress
         rank.passes, rank.steps, rank.hashes = self.passes, self.steps, self.hashes
+        rank.watcher = self.watcher
         self.recorder = ScriptRecorder(self.rank, self._script.folder)  # nobody's: the other is the rank now
         self.ask(partial(self.engine.start_process, self, rank, number))
 

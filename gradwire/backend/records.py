@@ -96,6 +96,7 @@ class RankPart(NamedTuple):
     events: EventFile
     sources: set[str]
     hashes: Arrays | None
+    failure: str
 
 
 class RunRecords:
@@ -146,7 +147,8 @@ class RunRecords:
             recorder.enabled = False
             events = recorder.close()
         part = self._folder / f"{recorder.rank}.part"
-        part.write_bytes(pickle.dumps(RankPart(events, recorder.files, self._hashes.end() if self._hashes else None)))
+        hashes = self._hashes.end() if self._hashes else None
+        part.write_bytes(pickle.dumps(RankPart(events, recorder.files, hashes, " ".join(failure.split()))))
         part.rename(self._ended(recorder.rank))
         running = [rank for rank in range(self._size) if not self._ended(rank).exists()]
         if not any(map(self._is_alive, running)):
@@ -155,7 +157,7 @@ class RunRecords:
                 # One that was alive may have ended since.
                 dead = [rank for rank in running if not self._ended(rank).exists()]
                 ended = (self._ended(rank) for rank in range(self._size) if rank not in dead)
-                self._write([pickle.loads(path.read_bytes()) for path in ended], dead, failure)
+                self._write([pickle.loads(path.read_bytes()) for path in ended], dead)
                 shutil.rmtree(self._folder)
         self._lock.close()
         if self._ends_at_signal:
@@ -173,13 +175,14 @@ class RunRecords:
                 return True
         return False
 
-    def _write(self, parts: Sequence[RankPart], dead: Sequence[int], failure: str) -> None:
+    def _write(self, parts: Sequence[RankPart], dead: Sequence[int]) -> None:
         """Write the records of all ranks but those that are dead, which have left none."""
         N, events = self._size, RunEvents([part.events for part in parts])
         roles = ["worker"] * N
         table = tables.epoch_table(events, _script(), N, roles)
         missing = f"of rank {', '.join(map(str, dead))}, which died, there are no records" if dead else ""
-        remarks = [f"{N} processes of torch.distributed with the backend gradwire", missing, " ".join(failure.split())]
+        failure = next((part.failure for part in parts if part.failure), "")
+        remarks = [f"{N} processes of torch.distributed with the backend gradwire", missing, failure]
         metadata = {
             "strategy": _script(), "n_gpus": N, "processes": N, "roles": roles, **tables.totals(table),
             "replicas_identical": None, "deaths": [{"rank": rank, "returned": False} for rank in dead],

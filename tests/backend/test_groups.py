@@ -1,6 +1,7 @@
 """The backend gradwire, on ranks that are processes. Above each test stands what its ranks run."""
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -101,6 +102,24 @@ def reduce_fresh() -> int:
 
 def test_copies_of_fresh_tensors_are_used_again_in_a_ring() -> None:
     assert max(on_group(3, reduce_fresh)) < 40
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+def reduce_large() -> float:
+    """Return how many MB the process grows by in 30 sums of new tensors of 4 MB, after the first 5."""
+    grown = []
+    for times in (5, 30):
+        for _ in range(times):
+            dist.all_reduce(torch.ones(1_000_000))
+        grown.append(resident_mb())
+    return grown[1] - grown[0]
+
+
+def test_the_memory_of_fresh_tensors_is_free_again() -> None:
+    assert max(on_group(2, reduce_large)) < 40
 
 
 def in_groups() -> float:

@@ -39,5 +39,7 @@ def read_options(arguments: Sequence[str], kind: type[T], description: str) -> T
             raise
         # tyro draws a box, or lines where none can be printed; the error stands between the first rules.
         parts = re.split("[─-]{5,}|Got errors:", re.sub("[│╭╮╰╯]", " ", said.getvalue()))
-        text = parts[1] if len(parts) > 1 else parts[0]
-        raise UsageError(" ".join(text.split()).rstrip(".") + "; see --help") from None
+        text = " ".join((parts[1] if len(parts) > 1 else parts[0]).split()).rstrip(".")
+        if missing := re.fullmatch(r"Missing from .*?: (.*)", text):
+            text = "give " + " and ".join(part.split()[0] for part in missing[1].split("(required)") if part.strip())
+        raise UsageError(f"{text}; see --help") from None

@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
 from gradwire.core.records.atomic import write_together
@@ -33,9 +33,9 @@ _LONGEST = 30  # so that no line becomes too long
 class Settings:
     """What is written, and its name."""
 
-    what: tyro.conf.Positional[Literal["strategy", "codec"]]
+    what: Positional[Literal["strategy", "codec"]]
     """A strategy or a codec."""
-    name: tyro.conf.Positional[str]
+    name: Annotated[str, Positional, arg(metavar="NAME")]
     """Its name on the command line and that of its file, such as my_ring; its class is MyRing."""
     family: str | None = None
     """Of a strategy: the folder that it belongs to."""

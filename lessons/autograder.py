@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from lessons.check import find_lab
@@ -44,7 +44,7 @@ cd source/course  # it is run in /autograder
 class Settings:
     """Whose autograder it is."""
 
-    lab: Annotated[str, Positional]
+    lab: Annotated[str, Positional, arg(metavar="LAB")]
     """The lab's name."""
 
 

@@ -41,7 +41,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, write_together
@@ -136,9 +136,9 @@ def run_solution(lab: Lab, run: Run) -> Run:
 class Settings:
     """What is checked, and what is written."""
 
-    lab: Annotated[str, Positional]
+    lab: Annotated[str, Positional, arg(metavar="LAB")]
     """The lab's name."""
-    file: Annotated[str, Positional]
+    file: Annotated[str, Positional, arg(metavar="FILE")]
     """The file with your functions."""
     json: str = ""
     """Write the scores here."""

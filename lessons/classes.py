@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError
@@ -33,7 +33,7 @@ _SAME = (  # what differs from student to student, and what stands for it
 class Settings:
     """Which class."""
 
-    grades: Annotated[str, Positional]
+    grades: Annotated[str, Positional, arg(metavar="GRADES")]
     """The grades.csv of lessons.grade."""
     most: int = 5
     """How many mistakes of a lab are shown."""

@@ -33,7 +33,7 @@ from typing import Annotated, NamedTuple
 import matplotlib.figure  # noqa: F401 - here, for judges are forked: pages have drawings
 import torch
 from tqdm import tqdm
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_output, check_writable, write_atomically, write_together
@@ -58,9 +58,9 @@ _HEADER = ("name", "lab", "points", "kind", "first mistake", "flags")
 class Settings:
     """What is graded, by which limits, and where the grades go."""
 
-    lab: Annotated[str, Positional]
+    lab: Annotated[str, Positional, arg(metavar="LAB")]
     """The lab's name, or all."""
-    submissions: Annotated[str, Positional]
+    submissions: Annotated[str, Positional, arg(metavar="SUBMISSIONS")]
     """The folder with a folder or a .py file for each student."""
     csv: str = "grades.csv"
     """The grades. Beside them are the page, .html, and the verdicts, .verdicts."""

@@ -126,7 +126,7 @@ class Lab(ABC):
     `functions` are the names of what the student writes. `cases` come in the order in which they are run: first those
     in which a fault is easiest to explain. `scored` is the case of the score and of the picture, `real` that of the run
     on processes; neither needs to be among `cases`. `parts` has, for a function that is not right, conditions on its
-    run that get points in equal shares; the run may have no results.
+    run that get points in equal shares; the run has come to its end, or else the lab `looks_at_messages`.
     """
 
     name: ClassVar[str]
@@ -139,6 +139,7 @@ class Lab(ABC):
     changed: ClassVar[tuple[str, ...]] = ("vector",)  # the names of the vectors that functions change in place
     steps: ClassVar[int] = 1  # that are run; costs are those of one
     parts: ClassVar[Mapping[str, Mapping[str, Callable[[Run], bool]]]] = {}
+    looks_at_messages: ClassVar[bool] = False  # whether `parts` need no results
     carries_objects: ClassVar[bool] = True  # whether a message may be something else than a tensor
 
     @abstractmethod

@@ -1,11 +1,16 @@
 """Partial credit for wrong submissions: right functions, their parts, and functions right in the first cases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lessons.lab import Case, Fault, Lab, Run
+from lessons.lab import Case, Fault, Lab, Run, first
 
 OF_OTHERS = 1 / 3  # of the points for right results, if another algorithm than the lab's gives them
 BEGUN = 0.5  # of the points of a function that is right in its first cases, but not in all
+
+
+def has_none(find: Callable[[Run], Iterable[str]]) -> Callable[[Run], bool]:
+    """Return whether these faults are not in a run."""
+    return lambda run: not first(find(run))
 
 
 def judged_right(lab: Lab, case: Case) -> tuple[str, ...]:
@@ -25,15 +30,15 @@ def parts_right(lab: Lab, run: Run, fault: Fault, right: Sequence[str]) -> dict[
         parts = lab.parts.get(function, {})
         n_parts += len(parts)
         share = 1 / max(len(parts), 1) / len(lab.functions)
-        shares |= {part: share for part, holds in parts.items() if part in fault.right or _holds(holds, run)}
+        shares |= {part: share for part, holds in parts.items() if part in fault.right or _holds(lab, holds, run)}
     if shares and len(shares) == n_parts:
         shares.popitem()  # something is wrong, after all
     return shares
 
 
-def _holds(holds: Callable[[Run], bool], run: Run) -> bool:
+def _holds(lab: Lab, holds: Callable[[Run], bool], run: Run) -> bool:
     try:
-        return holds(run)
+        return bool(run.results or lab.looks_at_messages) and holds(run)
     except RuntimeError:  # of vectors that do not fit together: of other lengths, say
         return False
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError
@@ -38,7 +38,7 @@ _MOST = 64  # elements of a result that costs may be made of
 class Settings:
     """Where the course goes."""
 
-    folder: Annotated[str, Positional]
+    folder: Annotated[str, Positional, arg(metavar="FOLDER")]
     """A folder that does not exist yet."""
 
 

@@ -203,6 +203,7 @@ def new_picture(**properties: Any) -> "tuple[Picture, Axes]":
 def draw(lab: Lab, yours: Run, reference: Run) -> "Picture":
     """Return a figure of two runs of one case on one clock, that of the longer one."""
     from matplotlib.figure import Figure as Picture
+    from matplotlib.lines import Line2D
 
     figure = Picture(figsize=(10, 0.9 + 2 * (0.9 + 0.55 * yours.case.n)), layout="constrained")
     # One colour for each label, in the order in which the reference sends.
@@ -235,6 +236,9 @@ def draw(lab: Lab, yours: Run, reference: Run) -> "Picture":
         axes.set_yticks(range(run.case.n), [f"rank {rank}" for rank in range(run.case.n)])
         axes.grid(axis="y", color="#dddddd")
         axes.spines[["top", "right", "left"]].set_visible(False)
+    if 1 < len(labels) <= len(_COLOURS) and min(len(yours.sent), len(reference.sent)) > most:  # arrows without labels
+        handles = [Line2D([], [], color=colour, label=label) for label, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
     panels[-1].set_xlim(-0.02 * latest, 1.02 * max(latest, 1e-3))
     chunks = "; numbers are chunks where a message carries one" if any("chunk" in label for label in labels) else ""
     alike = f"; each arrow carries {label}" if len(labels) == 1 else ""

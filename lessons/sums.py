@@ -12,7 +12,9 @@ def coefficients(vector: torch.Tensor, parts: Sequence[torch.Tensor]) -> list[fl
     All are of one length, at least as many elements as there are parts.
     """
     columns = torch.stack([part.double() for part in parts], dim=1)  # [length, parts]
-    if columns.shape[0] < columns.shape[1] or vector.numel() != columns.shape[0] or not vector.isfinite().all():
+    if columns.shape[0] < columns.shape[1] or vector.numel() != columns.shape[0]:
+        return None
+    if not (vector.isfinite().all() and columns.isfinite().all()):
         return None
     target = vector.double()
     some = 8 * len(parts) + 64  # elements that tell: whether the others agree is seen below

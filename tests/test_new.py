@@ -63,7 +63,7 @@ def test_it_says_what_it_wrote_and_what_comes_next(clone: Path) -> None:
         ("codec base", "base.py exists; take another name"),
         ("codec sign", "codec sign: exists; take another name"),
         ("layer mine", "invalid choice 'layer'"),
-        ("strategy", "Missing from"),
+        ("strategy", "give NAME; see --help"),
     ],
 )
 def test_what_cannot_be_written_gets_one_line(clone: Path, arguments: str, expected: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
 from gradwire.checking import calls, data, files, gradients, parameters, replicas
@@ -29,7 +29,7 @@ from gradwire.virtual_time.ranks import Deadlock
 class CheckOptions(ScriptOptions):
     """A script of yours with torch.distributed, watched for silent errors."""
 
-    script: Annotated[str, Positional]
+    script: Annotated[str, Positional, arg(metavar="SCRIPT")]
     """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
     n_gpus: int = 3
     """Ranks. With two, a half and one over the number of ranks are the same."""

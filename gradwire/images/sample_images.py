@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
-import tyro
+from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
 from gradwire.core.records.errors import UsageError, between
@@ -28,7 +29,7 @@ _NOISE = 12  # standard deviation, in 255ths
 class Settings:
     """What is written, and where."""
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[Path, Positional, arg(metavar="FOLDER")]
     """Where train/ and val/ are made; what is there already is written over."""
     per_class: int = 40
     """Training pictures of each class, at most 100."""

@@ -8,9 +8,10 @@ python -m gradwire generate model.pt --prompt "def "
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
-import tyro
+from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
 from gradwire.checkpoints.model_files import load
@@ -23,7 +24,7 @@ from gradwire.ending import run_command
 class Settings:
     """What is continued, and how."""
 
-    file: tyro.conf.Positional[str]
+    file: Annotated[str, Positional, arg(metavar="FILE")]
     """The file of a model of text."""
     model: str | None = None
     """yourmodule:function of a model that is your own; the file must name the same."""

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable_by
@@ -27,7 +28,7 @@ from gradwire.scoreboard.entry import find
 class ScoreboardOptions:
     """What is entered."""
 
-    entry: Positional[str | None] = None
+    entry: Annotated[str | None, Positional, arg(metavar="ENTRY")] = None
     """yourmodule:YourClass; with --verify the name of a kept entry, or nothing: all."""
     verify: bool = False
     """Make what is kept again, and compare its bits."""
@@ -53,7 +54,7 @@ def _enter(options: ScoreboardOptions) -> None:
         raise UsageError("name the entry, such as yourmodule:YourClass, or give --verify")
     if ":" not in options.entry:
         raise UsageError(
-            f"{options.entry}: must be yourmodule:YourClass; python -m benchmarks.scoreboard has the others"
+            f"{options.entry}: must be yourmodule:YourClass; python -m benchmarks scoreboard has the others"
         )
     folder, entry = Path(options.results_dir), find(options.entry)
     kept = {name: facts for name, facts in scoreboard.load(folder).items() if facts["game"] == board.described()}

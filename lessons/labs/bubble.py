@@ -13,6 +13,7 @@ import torch.distributed as dist
 from lessons.bubble import PASS_S, Pass, Pipe
 from lessons.lab import Case, Fault, Figure, Lane, Run, Vectors
 from lessons.labs.bubble_orders import ARGUMENTS, SIZES, TABLE, Find, Plan, words, wrong_passes
+from lessons.points import has_none
 from lessons.scripts import ScriptLab
 from lessons.values import is_close, kind_of, normal
 
@@ -42,14 +43,9 @@ def plans_of(run: Run) -> Iterator[Plan]:
         yield Plan(run.case.function, p, m, v, [decode(run.results[0][f"{i}.{rank}"]) for rank in range(p)])
 
 
-def has_none(find: Find) -> Callable[[Run], bool]:
-    """Return whether the orders of a run have every pass once, and none of these faults."""
-
-    def holds(run: Run) -> bool:
-        faults = [text for plan in plans_of(run) for text in (*wrong_passes(plan), *find(plan))]
-        return bool(run.results) and not faults
-
-    return holds
+def in_plans(find: Find) -> Callable[[Run], Iterator[str]]:
+    """Return what yields the passes that are not once in the orders of a run, and these faults."""
+    return lambda run: (text for plan in plans_of(run) for text in (*wrong_passes(plan), *find(plan)))
 
 
 def wrong_steps(run: Run) -> Iterator[tuple[str, str]]:
@@ -161,9 +157,11 @@ class Bubble(ScriptLab):
     real = Task(3, 8, m=6, v=2)
     formulas = ("(m + p - 1) c", "(m + p - 1) c", "(m v + p - 1) c / v", "m", "p", "p + (p - 1) / v",
                 "(4 + 2 v) m")  # fmt: skip
-    parts: ClassVar = {name: {part: has_none(find) for part, find in rows.items()} for name, rows in TABLE.items()} | {
-        "step": {"the activations": lambda run: bool(run.results) and all(kind == "B" for _, kind in wrong_steps(run)),
-                 "the gradients": lambda run: bool(run.results) and all(kind == "F" for _, kind in wrong_steps(run))},
+    parts: ClassVar = {
+        name: {part: has_none(in_plans(find)) for part, find in rows.items()} for name, rows in TABLE.items()
+    } | {
+        "step": {"the activations": lambda run: all(kind == "B" for _, kind in wrong_steps(run)),
+                 "the gradients": lambda run: all(kind == "F" for _, kind in wrong_steps(run))},
     }  # fmt: skip
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:

@@ -169,14 +169,29 @@ def explain_estimates(choice: str, clusters: Sequence[Cluster], estimates: torch
     begin = f"{clusters[i]}: yours is {seconds(of_all[i] * measured)}, and {seconds(measured)} were measured;"
     if all(near(found, 1000) for found in of_all):
         yield f"{begin} yours is 1,000 times as long in every cluster: return seconds"
-    rows, ns = [*zip(estimates.tolist(), clusters, strict=True)], [cluster.n for cluster in clusters]
-    latencies = [(more - once) / cluster.latency for (once, more, _), cluster in rows]
-    vectors = [(more - once) * cluster.bytes_per_second / cluster.nbytes for (once, _, more), cluster in rows]
+    (latencies, vectors), ns = _made_of(clusters, estimates), [cluster.n for cluster in clusters]
     of_latency, of_bytes = RIGHT[choice]
     for hints in (_hints(latencies, ns, of_latency, LATENCIES[choice]), _hints(vectors, ns, of_bytes, VECTORS[choice])):
         yield from (f"{begin} {hint}" for hint in hints)
     yield (f"{begin} with twice the latency yours grows by {latencies[i]:.3g} latencies, with twice the bytes by "
            f"{vectors[i]:.3g} times P / bandwidth")  # fmt: skip
+
+
+def _made_of(clusters: Sequence[Cluster], estimates: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Return how many latencies, and how many times P / bandwidth, there are in the estimates of each cluster."""
+    rows = [*zip(estimates.tolist(), clusters, strict=True)]
+    latencies = [(more - once) / cluster.latency for (once, more, _), cluster in rows]
+    return latencies, [(more - once) * cluster.bytes_per_second / cluster.nbytes for (once, _, more), cluster in rows]
+
+
+def are_counted(choice: str, clusters: Sequence[Cluster], estimates: torch.Tensor) -> tuple[bool, bool]:
+    """Return whether the estimates count the latencies rightly, and the bytes."""
+    ns = [cluster.n for cluster in clusters]
+    latencies, vectors = (
+        all(near(value, right(n)) for value, n in zip(found, ns, strict=True))
+        for found, right in zip(_made_of(clusters, estimates), RIGHT[choice], strict=True)
+    )
+    return latencies, vectors
 
 
 def _hints(found: Sequence[float], ns: Sequence[int], right: Term, known: Sequence[tuple[Term, str]]) -> Iterator[str]:

@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from lessons.lab import Case, Fault, Figure, Lab, Run, Sent, Vectors, name_dtype
-from lessons.sums import coefficients, describe
+from lessons.points import has_none
+from lessons.sums import are_all, coefficients, describe
 from lessons.values import check_like, is_close, kind_of, normal
 
 COMPRESS, DECOMPRESS, EXCHANGE = "compress", "decompress", "exchange"
@@ -35,6 +36,17 @@ class Compression(Lab):
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
     steps = STEPS
+    parts: ClassVar = {
+        COMPRESS: {"the choice": has_none(lambda run: _in_codes(run, _wrong_choices)),
+                   "the values": has_none(lambda run: _in_codes(run, _wrong_values)),
+                   "the residual": has_none(lambda run: _in_codes(run, _wrong_rests))},
+        EXCHANGE: {"what it keeps": lambda run: all(
+                       is_close(result[f"left{s}"], result[f"kept{s}"])
+                       for result in run.results for s in range(1, STEPS + 1)),
+                   "all codes": lambda run: all(
+                       (found := _shares(run, result["mean1"])) is not None and found[0] and are_all(found, found[0])
+                       for result in run.results)},
+    }  # fmt: skip
     formulas = ("N - 1", "(N - 1) k (4 + 4), k = 400", "1", "latency + (N - 1) k (4 + 4) / bandwidth")
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
@@ -136,29 +148,58 @@ def _checked_code(code: Any, case: Case, begin: str) -> tuple[torch.Tensor, torc
 # What is wrong
 
 
+class Code(NamedTuple):
+    """What a rank has compressed in a step, and what came of it."""
+
+    before: torch.Tensor  # the residual
+    g: torch.Tensor
+    after: torch.Tensor  # the residual
+    indices: torch.Tensor
+    values: torch.Tensor
+
+    @property
+    def came(self) -> torch.Tensor:
+        """What is to be sent or kept."""
+        return self.before + self.g
+
+
+def _code(run: Run, rank: int, s: int) -> Code:
+    result, inputs = run.results[rank], run.inputs[rank]
+    before = result[f"kept{s - 1}"] if s > 1 else inputs["kept0"]
+    return Code(before, inputs[f"g{s}"], *(result[f"{name}{s}"] for name in ("kept", "indices", "values")))
+
+
+def _in_codes(run: Run, look: Callable[[Code], Iterator[str]]) -> Iterator[str]:
+    for rank, s in product(range(run.case.n), range(1, STEPS + 1)):
+        yield from look(_code(run, rank, s))
+
+
+def _shares(run: Run, vector: torch.Tensor) -> list[float] | None:
+    """Return how much of each rank's code in step 1 is in a vector."""
+    return coefficients(vector, [result["decoded1"] for result in run.results])
+
+
 def _wrong_codes(run: Run, rank: int, s: int) -> Iterator[str]:
     """Yield the faults in the code of a step and in the residual."""
-    result, g, k = run.results[rank], run.inputs[rank][f"g{s}"], min(int(run.inputs[rank]["k"]), run.case.length)
-    before = result[f"kept{s - 1}"] if s > 1 else run.inputs[rank]["kept0"]
-    after, indices, values = result[f"kept{s}"], result[f"indices{s}"], result[f"values{s}"]
-    if len(indices) != k:
-        yield f"compress chose {len(indices)} elements; expected {k}"
-    if len(indices.unique()) < k:
+    code, k = _code(run, rank, s), min(int(run.inputs[rank]["k"]), run.case.length)
+    if len(code.indices) != k:
+        yield f"compress chose {len(code.indices)} elements; expected {k}"
+    if len(code.indices.unique()) < k:
         yield "compress chose an element twice"
-    yield from _wrong_values(values, indices, before + g, g)
-    yield from _wrong_choices(indices, before + g, g)
-    yield from _wrong_rests(before, g, after, indices)
+    for look in (_wrong_values, _wrong_choices, _wrong_rests):
+        yield from look(code)
     if run.case.until == COMPRESS:
         return
-    decoded = result[f"decoded{s}"]
-    expected = torch.zeros_like(decoded).index_copy_(0, indices, values)
+    decoded = run.results[rank][f"decoded{s}"]
+    expected = torch.zeros_like(decoded).index_copy_(0, code.indices, code.values)
     if not torch.equal(decoded, expected):
         i = int((decoded - expected).abs().argmax())
         yield f"decompress gives {float(decoded[i]):.4g} for element {i}; the code says {float(expected[i]):.4g}"
 
 
-def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
+def _wrong_values(code: Code) -> Iterator[str]:
     """Yield the faults in the values, which must be elements of residual + g."""
+    values, indices, came, g = code.values, code.indices, code.came, code.g
     if is_close(values, came[indices]):
         return
     if is_close(values, came[indices].abs()):
@@ -170,9 +211,10 @@ def _wrong_values(values: torch.Tensor, indices: torch.Tensor, came: torch.Tenso
            f"{float(came[element]):.4g} there: choose and send from the sum")  # fmt: skip
 
 
-def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -> Iterator[str]:
+def _wrong_choices(code: Code) -> Iterator[str]:
     """Yield the faults in the choice of elements: those of residual + g with the largest magnitudes must be chosen."""
-    chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, indices, True)
+    came, g = code.came, code.g
+    chosen = torch.zeros(len(came), dtype=torch.bool).index_fill_(0, code.indices, True)
 
     def are_largest(keys: torch.Tensor) -> bool:
         return bool(chosen.all()) or bool(keys[chosen].min() >= keys[~chosen].max())
@@ -190,9 +232,9 @@ def _wrong_choices(indices: torch.Tensor, came: torch.Tensor, g: torch.Tensor) -
     yield f"{seen}; expected the largest magnitudes"
 
 
-def _wrong_rests(before: torch.Tensor, g: torch.Tensor, after: torch.Tensor, indices: torch.Tensor) -> Iterator[str]:
+def _wrong_rests(code: Code) -> Iterator[str]:
     """Yield the elements where code plus residual is not gradient plus old residual."""
-    came = before + g
+    (before, g, after, indices, _), came = code, code.came
     rest = came.index_fill(0, indices, 0)
     if is_close(after, rest):
         return

@@ -176,6 +176,8 @@ class Experts(ScriptLab):
                   "the gates": lambda run: all_right(run, "gate")},
         "count": {"what is given": lambda run: all_right(run, "give"),
                   "what is taken": lambda run: all_right(run, "take")},
+        "exchange": {"how many rows": lambda run: _exchanges(run, lambda rows: torch.tensor(rows.shape)),
+                     "which rows": lambda run: _exchanges(run, lambda rows: rows[rows[:, 0].argsort()])},
         "moe": {"the layer": lambda run: all_right(run, "y"), "its gradients": lambda run: all_right(run, "gradient")},
     }  # fmt: skip
 
@@ -250,12 +252,18 @@ class Experts(ScriptLab):
 
 def all_right(run: Run, kind: str) -> bool:
     """Whether the results whose names begin so are right on all ranks."""
-    return bool(run.results) and all(
+    return all(
         is_close(result[name], right[name])
         for result, right in zip(run.results, expected(run), strict=True)
         for name in result
         if name.startswith(kind)
     )
+
+
+def _exchanges(run: Run, of: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether `of` the rows of each rank is what it is of the right ones."""
+    pairs = zip(run.results, expected(run), strict=True)
+    return all(is_close(of(has["rows"]), of(right["rows"])) for has, right in pairs)
 
 
 def _pair(returned: Any, of: type) -> tuple[Any, Any]:

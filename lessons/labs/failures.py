@@ -1,16 +1,16 @@
 """Lab 13: failures. What a checkpoint must hold, when to write it, and a server that does not wait for late workers."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isclose, sqrt
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from lessons.failures import Training
-from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
+from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors, first
 from lessons.sums import are_all, coefficients, describe
 from lessons.values import Updater, check_like, is_close, kind_of, normal
 
@@ -57,6 +57,12 @@ class Failures(Lab):
              Task(5, 100, b=2), Task(6, 150, torch.float64), Task(2, 50, b=0))  # fmt: skip
     scored = Task(5, 1_000)
     real = Task(4, 100)
+    parts: ClassVar = {
+        "save": {f"{name} is saved": lambda run: False for name in STATE},  # a Fault says which are
+        "interval": {"as C, L and N grow": lambda run: isclose(
+                         *_ratios(run).aminmax(), rel_tol=1e-3),
+                     "the size": lambda run: bool((_ratios(run).log().abs() < 1).all())},
+    }  # fmt: skip
     formulas = ("2 P + the order + the random state", "until its (W - b)th gradient has come, from ANY")
     steps = STEPS
 
@@ -126,15 +132,28 @@ def _die(save: Callable[[Training], Any], inputs: Vectors) -> Vectors:
     if not isinstance(saved := save(training), dict):
         raise Fault("returned", f"save returned {kind_of(saved)}; expected a dict, of attributes by name")
     training.step()  # while the file is written
-    for name, lost in STATE.items():
-        if name not in saved:
-            raise Fault("wrong", f"save: {name} is not saved; without it {lost}")
-        was = getattr(then, name)
-        check_like("wrong", f"save: {name} is", saved[name], was)
-        if not torch.as_tensor(saved[name]).equal(torch.as_tensor(was)):
-            why = "is not as it was when save was called; what step() changes in place needs a .clone()"
-            raise Fault("wrong", f"save: {name} {why}")
+    wrong = {name: text for name in STATE if (text := _explain_saved(name, saved, getattr(then, name)))}
+    if wrong:
+        right = [f"{name} is saved" for name in STATE if name not in wrong]
+        raise Fault("wrong", f"save: {first(wrong.values())}", right)
     return {}
+
+
+def _explain_saved(name: str, saved: Mapping[str, Any], was: Any) -> str:
+    """Return what is wrong in one part of what was saved; "" if nothing is."""
+    if name not in saved:
+        return f"{name} is not saved; without it {STATE[name]}"
+    if kind_of(saved[name]) != kind_of(was):
+        return f"{name} is {kind_of(saved[name])}; expected {kind_of(was)}"
+    if not torch.as_tensor(saved[name]).equal(torch.as_tensor(was)):
+        return f"{name} is not as it was when save was called; what step() changes in place needs a .clone()"
+    return ""
+
+
+def _ratios(run: Run) -> torch.Tensor:
+    """Return how many times as long as Young's each interval is."""
+    save_s, life_s, N = run.inputs[0]["asked"].T
+    return run.results[0]["answers"] / (2 * save_s * life_s / N).sqrt()
 
 
 def _ask(interval: Callable[[float, float, int], Any], asked: torch.Tensor) -> Vectors:

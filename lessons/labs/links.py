@@ -28,7 +28,9 @@ class Links(AllReduce):
 
     name = "links"
     whole = "all_reduce"
-    parts: ClassVar = {"all_reduce": {
+    parts: ClassVar = {name: {"the latency": lambda run: _counts(run)[0],
+                              "the bytes": lambda run: _counts(run)[1]}
+                       for name in ESTIMATES} | {"all_reduce": {
         "all parts": lambda run: bool(run.results and run.sent and run.case.n > 1) and all(_has_all(run)),
         "the mean": lambda run: bool(run.results and run.sent) and not (wrong_ranks(run) or run.damage),
     }}  # fmt: skip
@@ -87,6 +89,12 @@ def _ask(yours: SimpleNamespace, function: str, cluster: Cluster) -> float:
     if not isinstance(said, str) or said not in CHOICES:
         raise Fault("returned", f"choose returned {said!r}; expected one of {', '.join(map(repr, CHOICES))}")
     return list(CHOICES).index(said)
+
+
+def _counts(run: Run) -> tuple[bool, bool]:
+    """Return whether estimates grow as they should with the latency, and with the bytes."""
+    answers = run.results[0]["answers"].view(-1, 3)
+    return clusters.are_counted(ESTIMATES[run.case.function], clusters_of(run.case)[::3], answers)
 
 
 def _has_all(run: Run) -> Iterator[bool]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from math import log2
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,7 +16,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.every_order.contributions import check_all_reduce
 from lessons.lab import Case, Figure, Run, Sent, Vectors, first
 from lessons.labs.ring import AllReduce, other_bits
-from lessons.sums import coefficients, describe
+from lessons.sums import are_all, coefficients, describe
 from lessons.values import check_in_place, is_close, is_spoiled
 
 DOUBLING, HALVING = "recursive_doubling", "halving_doubling"
@@ -64,6 +64,10 @@ class Logarithms(AllReduce):
              Case(4, 10_000))  # fmt: skip
     scored = Case(8, 40_000)
     real = Case(4, 1_000)
+    parts: ClassVar = {
+        DOUBLING: {"all vectors": lambda run: _has_all_alike(run), "one result": lambda run: _is_one(run, DOUBLING)},
+        HALVING: {"the halves": lambda run: _has_halves(run), "the way back": lambda run: _is_one(run, HALVING)},
+    }  # fmt: skip
     formulas = ("log2 N, the lower bound", "log2 N P", "2 log2 N", "2 (N - 1) P / N, the lower bound",
                 "3 log2 N latency + (log2 N + 2 (N - 1) / N) P / bandwidth")  # fmt: skip
     carries_objects = False
@@ -177,6 +181,26 @@ def _total(run: Run) -> torch.Tensor:
 def _is_mean(run: Run, name: str) -> bool:
     """Whether it has divided: sets cannot be divided, so the numbers are to say it."""
     return run.case.n > 1 and run.case.length > 0 and is_close(run.results[0][name], _total(run) / run.case.n)
+
+
+def _has_all_alike(run: Run) -> bool:
+    """Whether each rank has the vectors of all equally often in its own."""
+    vectors = [inputs["vector"] for inputs in run.inputs]
+    found = [coefficients(result[DOUBLING], vectors) or [0.0] for result in run.results]
+    return all(of[0] and are_all(of, of[0]) for of in found)
+
+
+def _is_one(run: Run, name: str) -> bool:
+    """Whether all ranks of several end with one vector, which none of them had."""
+    results = [result[name] for result in run.results]
+    was = any(is_close(results[0], inputs["vector"]) for inputs in run.inputs)
+    return not was and all(is_close(result, results[0]) for result in results)
+
+
+def _has_halves(run: Run) -> bool:
+    """Whether each element of the sum is on some rank."""
+    found = torch.stack([result[HALVING] for result in run.results])
+    return run.case.n > 1 and bool(((found - _total(run)).abs() < 1e-4).any(0).all())
 
 
 def _find_fault(functions: Sequence[Any], case: Case) -> str | None:

@@ -37,9 +37,9 @@ class Memory(OfLosses):
     formulas = ("P / 4", "P / 4 + P / N", "12 (N - 1)", "3 (N - 1) P / N", "12",
                 "12 latency + 3 (N - 1) P / N / bandwidth")  # fmt: skip
     steps = STEPS
-    parts: ClassVar = {GATHER: {GATHER: lambda run: bool(run.results) and _gathers(run)},
-                       FREE: {FREE: lambda run: bool(run.results)},  # else a run ends in a Fault
-                       REDUCE: {REDUCE: lambda run: bool(run.results) and _reduces(run)}}  # fmt: skip
+    parts: ClassVar = {GATHER: {GATHER: lambda run: _gathers(run)},
+                       FREE: {FREE: lambda run: True},  # else a run ends in a Fault
+                       REDUCE: {REDUCE: lambda run: _reduces(run)}}  # fmt: skip
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
         with Ledger(Recorder()) as ledger:

@@ -12,8 +12,10 @@ from gradwire.every_order.explore import explore
 from gradwire.every_order.report import Report
 from lessons import not_waiting
 from lessons.lab import Case, Fault, Lab, Run, Sent, Vectors
-from lessons.labs.not_waiting_words import LR, explain_answers, explain_descend, explain_rates, explain_serve
-from lessons.values import Updater, normal
+from lessons.labs import not_waiting_words as words
+from lessons.labs.not_waiting_words import LR, Served, explain_answers, explain_descend, explain_rates, explain_serve
+from lessons.points import has_none
+from lessons.values import Updater, is_close, normal
 
 SERVER = 0
 PACES = (5e-3, 9e-3, 16e-3, 28e-3)  # seconds that workers compute for a gradient, before chance has stretched them
@@ -52,6 +54,14 @@ class NotWaiting(Lab):
     )  # fmt: skip
     scored = Task(4, 100)
     real = Task(4, 50, s=1)
+    parts: ClassVar = {
+        "serve": {"the updates": has_none(lambda run: words.explain_updates(Served(run))),
+                  "the answers": has_none(lambda run: explain_answers(run, _bound_of(run.case), Served(run)))},
+        "descend": {"without staleness": lambda run: _descends(run, most=0),
+                    "the first step": lambda run: _descends(run, steps=2)},
+        "largest_rate": {"without staleness": lambda run: _bears(run, most=0),
+                         "nearly": lambda run: _bears(run, tolerance=words.NEAR)},
+    }  # fmt: skip
     formulas = ("1 for each gradient", "P for each gradient", "its steps (its computing + 2 latency + 2 P / bandwidth)")
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
@@ -106,7 +116,7 @@ class NotWaiting(Lab):
 
     def comment(self, kind: str, run: Run) -> Iterator[str]:
         function = run.case.function or "serve"
-        s = run.case.s if isinstance(run.case, Task) else None
+        s = _bound_of(run.case)
         # The cases with a bound come behind those without.
         right = self.right_so_far(function) if s is None else "; right so far: serve without a bound"
         if kind == "damage":
@@ -142,9 +152,27 @@ class NotWaiting(Lab):
                 "seconds of the fastest worker": done}  # fmt: skip
 
 
+def _bound_of(case: Case) -> int | None:
+    return case.s if isinstance(case, Task) else None
+
+
 def _asked(inputs: Vectors) -> list[tuple[float, float, int]]:
     """Return the rates, curvatures and stalenesses that `descend` and `largest_rate` are called with."""
     return [*zip(*(inputs[name].tolist() for name in ("rates", "curvatures", "taus")), strict=True)]
+
+
+def _descends(run: Run, most: int = 9, steps: int | None = None) -> bool:
+    """Whether the first x of `descend` are right, or all, with staleness up to `most`."""
+    asked = [(i, arguments) for i, arguments in enumerate(_asked(run.inputs[0])) if arguments[2] <= most]
+    right = {i: torch.tensor(words.descend(*arguments, _STEPS), dtype=torch.float64) for i, arguments in asked}
+    return all(is_close(run.results[0][f"x{i}"][:steps], x[:steps]) for i, x in right.items())
+
+
+def _bears(run: Run, most: int = 9, tolerance: float = words.TOLERANCE) -> bool:
+    """Whether `largest_rate` is right with staleness up to `most`."""
+    pairs = zip(_asked(run.inputs[0]), run.results[0]["rates"].tolist(), strict=True)
+    return all(abs(rate / words.largest(curvature, tau) - 1) <= tolerance
+               for (_, curvature, tau), rate in pairs if tau <= most)  # fmt: skip
 
 
 def _explain_end(run: Run) -> Iterator[str]:

@@ -17,7 +17,7 @@ from lessons.values import is_close
 
 LR = 0.1
 TOLERANCE = 0.02  # of the largest rate
-_NEAR = 0.1  # of it: from here on x needs many steps to be small
+NEAR = 0.1  # of it: from here on x needs many steps to be small
 _ROUNDING = 1e-9  # what it may change of a number
 _SOON = 1e-9  # seconds: what happens at once
 
@@ -43,6 +43,15 @@ class Served:
 def explain_serve(run: Run, s: int | None) -> Iterator[str]:
     """Yield the faults of a server."""
     seen = Served(run)
+    yield from explain_updates(seen)
+    yield from _explain_order(run)
+    yield from _explain_had(seen)
+    yield from explain_answers(run, s, seen)
+    yield from _explain_staleness(seen)
+
+
+def explain_updates(seen: Served) -> Iterator[str]:
+    """Yield the updates that were not made with one gradient each, and note those that were."""
     due = dict.fromkeys(seen.had, 0)
     for i, g in enumerate(seen.used):
         if i and not is_close(seen.before[i], seen.before[i - 1] - LR * seen.used[i - 1]):
@@ -59,10 +68,6 @@ def explain_serve(run: Run, s: int | None) -> Iterator[str]:
         due[found[0]] += 1
     if len(seen.made) != (total := sum(seen.steps.values())):
         yield f"the server made {len(seen.made)} updates with {total} gradients; expected one with each"
-    yield from _explain_order(run)
-    yield from _explain_had(seen)
-    yield from explain_answers(run, s, seen)
-    yield from _explain_staleness(seen)
 
 
 def _of_server(run: Run) -> list[Sent]:
@@ -215,24 +220,28 @@ def _is_same(a: float, b: float) -> bool:
     return abs(a - b) <= _ROUNDING * max(1.0, abs(b))
 
 
+def largest(curvature: float, tau: int) -> float:
+    """Return the largest rate: on the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1."""
+    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
+
+
 def explain_rates(asked: Sequence[tuple[float, int]], rates: Sequence[float]) -> Iterator[str]:
     """Yield the wrong ones of the largest rates for pairs of a curvature and a staleness."""
-    # On the border a root of z^(tau + 1) = z^tau - rate curvature has |z| = 1.
-    largest = [2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature for curvature, tau in asked]
-    for (curvature, tau), rate, best in zip(asked, rates, largest, strict=True):
+    of_all = [largest(*pair) for pair in asked]
+    for (curvature, tau), rate, best in zip(asked, rates, of_all, strict=True):
         if _is_near(rate, best):
             continue
         begin = f"largest_rate({curvature:.3f}, {tau}) returned {rate:.4g}:"
         if all(_is_near(rate, 2 / c) for rate, (c, _) in zip(rates, asked, strict=True)):
             yield f"{begin} that is the largest without staleness; with gradients {tau} late x swings ever further"
-        if all(_is_near(rate, of * c) for rate, of, (c, _) in zip(rates, largest, asked, strict=True)):
+        if all(_is_near(rate, of * c) for rate, of, (c, _) in zip(rates, of_all, asked, strict=True)):
             yield f"{begin} the curvature is not in it: twice as curved, half the rate"
         if rate > best:
             far = (t for t, x in enumerate(descend(rate, curvature, tau, 200_000)) if abs(x) > 1e6)
             swing = next((f"to a million after {t} steps" for t in far), "though slowly")
             yield f"{begin} too large: with it x swings ever further, {swing}"
-        near = ", though so near the border it takes many steps to be small" if rate >= (1 - _NEAR) * best else ""
-        yield f"{begin} too small: with {1.01 * max((1 - _NEAR) * best, rate):.4g} x still goes to 0{near}"
+        near = ", though so near the border it takes many steps to be small" if rate >= (1 - NEAR) * best else ""
+        yield f"{begin} too small: with {1.01 * max((1 - NEAR) * best, rate):.4g} x still goes to 0{near}"
 
 
 def _is_near(rate: float, expected: float) -> bool:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -42,6 +42,23 @@ class Oracle(AllReduce):
              Task(3, 12), Task(4, 24, empty=1), Task(4, 10, empty=3), Task(3, 12, broken=True),
              Task(2, 8, torch.float64), Task(5, 45, torch.float64, empty=2), Task(1, 5), Task(4, 3), Task(3, 10_000),
              Case(1, 48, function="verify"), Case(1, 48, torch.float64, function="verify"))  # fmt: skip
+    parts: ClassVar = {
+        "cut": {"all samples": lambda run: all(
+                    sorted(samples.tolist()) == [*range(n_samples)] for n_samples, *_, samples in _plans(run)),
+                "the sizes": lambda run: all(
+                    len(parts) == N * -(-n_samples // B) and _are_even(parts.view(-1, N))
+                    for n_samples, B, N, parts, _ in _plans(run))},
+        "one_process": {"an update a step": lambda run: len(run.results[0]["used"]) == len(
+                            plan_of(run.inputs[0])) * run.case.length,
+                        "the first step": lambda run: words.is_first_right(run)},
+        "average": {"the number": lambda run: all(
+                        int(result["total"]) == sum(int(inputs["n"]) for inputs in run.inputs)
+                        for result in run.results),
+                    "the weights": lambda run: words.are_weighted(run)},
+        "verify": {"replicas": lambda run: words.judges(run, words.ALIKE, words.NOT_ALIKE),
+                   "the oracle": lambda run: words.judges(run, words.ALIKE, words.FAR, words.NAN),
+                   "sizes and signs": lambda run: words.judges(run, words.NEAR_0, words.ONE_FAR, words.NEGATIVE)},
+    }  # fmt: skip
     scored = Task(4, 40_000)
     real = Task(3, 1_000, empty=1)
 
@@ -81,8 +98,8 @@ class Oracle(AllReduce):
         inputs, result = run.inputs[0], run.results[0]
         match run.case.function:
             case "cut":
-                for i, (n_samples, B, N) in enumerate(inputs["sizes"].reshape(-1, 3).tolist()):
-                    yield from words.explain_cut(n_samples, B, N, result[f"parts{i}"], result[f"samples{i}"])
+                for plan in _plans(run):
+                    yield from words.explain_cut(*plan)
             case "one_process":
                 yield from words.explain_one_process(inputs, result)
             case "verify":
@@ -103,6 +120,16 @@ class Oracle(AllReduce):
     def hint(self, run: Run, missed: Sequence[Figure]) -> Iterator[str]:
         if any(message.vector is None or message.vector.numel() == 1 for message in run.sent):
             yield "a rank sends a number in a message of its own; n can travel beside the vector, as `n`"
+
+
+def _plans(run: Run) -> Iterator[tuple[int, int, int, torch.Tensor, torch.Tensor]]:
+    """Yield what `cut` was given, the sizes of the parts of its plan, and all its samples."""
+    for i, (n_samples, B, N) in enumerate(run.inputs[0]["sizes"].reshape(-1, 3).tolist()):
+        yield n_samples, B, N, run.results[0][f"parts{i}"], run.results[0][f"samples{i}"]
+
+
+def _are_even(sizes: torch.Tensor) -> bool:
+    return bool((sizes.amax(1) - sizes.amin(1) <= 1).all())
 
 
 # What is drawn

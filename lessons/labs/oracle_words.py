@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lessons.lab import Case, Fault, Run, Vectors, name_dtype
-from lessons.sums import coefficients, describe
+from lessons.sums import are_all, coefficients, describe
 from lessons.values import is_close, kind_of, normal
 
 RANKS = 3  # that the plan of one_process is cut for
@@ -33,7 +33,7 @@ _VERDICTS = {  # what verify must say of replicas, and why
     "alike, and a rounding away from an oracle that is negative in all elements":
         (True, "the largest element is the largest in size: .abs().max()"),
 }  # fmt: skip
-_, _NEAR_0, _NOT_ALIKE, _FAR, _NAN, _ONE_FAR, _NEGATIVE = range(len(_VERDICTS))
+ALIKE, NEAR_0, NOT_ALIKE, FAR, NAN, ONE_FAR, NEGATIVE = range(len(_VERDICTS))
 
 
 def explain_average(run: Run) -> Iterator[str]:
@@ -69,6 +69,17 @@ def explain_average(run: Run) -> Iterator[str]:
     for rank, result in enumerate(run.results):
         if int(result["total"]) != n:
             yield f"{begin} average returned {int(result['total'])} on rank {rank}; expected the sum of all n, {n}"
+
+
+def are_weighted(run: Run) -> bool:
+    """Whether the means of the ranks that have samples stand in all results in the ratio of their samples."""
+    having = [inputs for inputs in run.inputs if int(inputs["n"])]
+    for result in run.results:
+        found = coefficients(result["g"], [inputs["g"] for inputs in having]) or [0.0]
+        each = [a / int(inputs["n"]) for a, inputs in zip(found, having, strict=False)]
+        if not each[0] or not are_all([a / each[0] for a in each], 1):
+            return False
+    return True
 
 
 def _weights(g: torch.Tensor, parts: Mapping[int, torch.Tensor], ns: Sequence[int], N: int) -> str:
@@ -135,6 +146,13 @@ def plan_of(inputs: Vectors) -> list[list[range]]:
     return [parts[i : i + RANKS] for i in range(0, len(parts), RANKS)]
 
 
+def is_first_right(run: Run) -> bool:
+    """Whether the gradient of the first update is the mean over the samples of the first step."""
+    inputs, length = run.inputs[0], run.case.length
+    batch = [sample for part in plan_of(inputs)[0] for sample in part]
+    return is_close(run.results[0]["used"][:length], inputs["x"] - inputs["samples"].reshape(-1, length)[batch].mean(0))
+
+
 def explain_one_process(inputs: Vectors, result: Vectors) -> Iterator[str]:
     """Yield the updates of the oracle in which samples have wrong weights."""
     x0, length, plan = inputs["x"], inputs["x"].numel(), plan_of(inputs)
@@ -174,20 +192,20 @@ def draw_replicas(case: Case, chance: random.Random) -> Vectors:
         oracle = normal(case.length, case.dtype, chance)
         least = int(oracle.abs().argmin())
         oracle[least] *= 1e-9
-        if kind == _NEGATIVE:
+        if kind == NEGATIVE:
             oracle = -oracle.abs()
         size = oracle.abs().max()
         x = oracle * (1 + 2 * eps * normal(case.length, case.dtype, chance).sign())
-        if kind == _NEAR_0:
+        if kind == NEAR_0:
             x[least] += 4 * eps
-        elif kind == _FAR:
+        elif kind == FAR:
             x = oracle + 0.01 * size * normal(case.length, case.dtype, chance).sign()
-        elif kind == _NAN:
+        elif kind == NAN:
             x = torch.full_like(oracle, torch.nan)
-        elif kind == _ONE_FAR:
+        elif kind == ONE_FAR:
             x[chance.randrange(case.length)] += sign * 100 * _tolerance(case) * size
         xs = x.repeat(REPLICAS, 1)
-        if kind == _NOT_ALIKE:
+        if kind == NOT_ALIKE:
             rank, i = chance.randrange(REPLICAS), chance.randrange(case.length)
             xs[rank, i] = torch.nextafter(xs[rank, i], torch.tensor(torch.inf, dtype=case.dtype))
         oracles.append(oracle)
@@ -209,10 +227,20 @@ def ask(verify: Callable[..., Any], inputs: Vectors, case: Case) -> Vectors:
     return {"verdicts": torch.tensor(verdicts)}
 
 
+def judges(run: Run, *kinds: int) -> bool:
+    """Whether verify judges replicas of these kinds rightly."""
+    return all(_judges(run.inputs[0], run.results[0], kind) for kind in kinds)
+
+
+def _judges(inputs: Vectors, result: Vectors, kind: int) -> bool:
+    _, (expected, _) = [*_VERDICTS.items()][kind]
+    return bool((result["verdicts"][inputs["kinds"] == kind].bool() == expected).all())
+
+
 def explain_verdicts(inputs: Vectors, result: Vectors) -> Iterator[str]:
     """Yield the kinds of replicas that verify judges wrongly."""
     for kind, (replicas, (expected, why)) in enumerate(_VERDICTS.items()):
-        if (result["verdicts"][inputs["kinds"] == kind].bool() != expected).any():
+        if not _judges(inputs, result, kind):
             yield f"verify returned {not expected} for replicas that are {replicas}; expected {expected}: {why}"
 
 

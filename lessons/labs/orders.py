@@ -5,7 +5,7 @@ In virtual time no gradient is late: only the search in all orders finds mistake
 
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -97,6 +97,11 @@ class Orders(NotWaiting):
              Task(5, 12, torch.float64, s=_NO_BOUND))  # fmt: skip
     scored = Task(4, 100, s=_NO_BOUND)
     real = Task(4, 50, s=1)
+    parts: ClassVar = {"holds": {
+        "what is applied": lambda run: _are_held(run, lambda what, late, s: what == APPLIED or late > s),
+        "what is dropped": lambda run: _are_held(run, lambda what, late, s: what == DROPPED or late <= s),
+        "one worker": lambda run: _are_held(run, lambda what, late, s: True, workers=1),
+    }}  # fmt: skip
     formulas = ("1 for each fetch", "P for each fetch", "its steps (its computing + 2 latency + P / bandwidth)")
 
     def run(self, yours: SimpleNamespace, transport: Any, case: Case, inputs: Vectors) -> Vectors:
@@ -152,6 +157,14 @@ def _work(transport: Any, inputs: Vectors) -> Vectors:
         transport.isend(x - inputs["c"], SERVER, "gradient")
     transport.isend(None, SERVER, "goodbye")
     return {"had": torch.stack(had)}
+
+
+def _are_held(run: Run, counts: Callable[[str, int, int], bool], workers: int = 2) -> bool:
+    """Whether `holds` is right wherever all gradients, by fate, lateness and bound, are of those that count."""
+    asked = zip(_ASKED, run.results[0]["held"].tolist(), strict=True)
+    return all(is_held == (not first(explain(happened, s))) for (happened, s), is_held in asked
+               if len({k for _, k in happened}) <= workers
+               and all(counts(what, now - read, s) for what, _, read, now in decisions(happened)))  # fmt: skip
 
 
 def _explain_holds(held: Sequence[bool]) -> Iterator[str]:

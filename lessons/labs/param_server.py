@@ -39,6 +39,7 @@ class Server(OfLosses):
     real = Case(3, 1_000)
     formulas = ("N - 1", "(N - 1) P", "2", "2 latency + 2 (N - 1) P / bandwidth")
     steps = STEPS
+    looks_at_messages = True
     parts: ClassVar = {
         "serve": {"one update a step": lambda run: _has(run, lambda used, _: len(used) == 1),
                   "the mean": lambda run: _has(run, lambda used, x: len(used) > 0 and is_close(

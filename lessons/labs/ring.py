@@ -49,6 +49,7 @@ class Ring(AllReduce):
              Case(3, 1), Case(2, 0), Case(3, 10_000))  # fmt: skip
     scored = Case(4, 40_000)
     real = Case(3, 1_000)
+    looks_at_messages = True
     parts: ClassVar = {"all_reduce": {
         "share-reduce": lambda run: right_steps(run) >= run.case.n - 1 or ends_with(run, run.case.n),
         "share-only": lambda run: right_steps(run) >= 2 * (run.case.n - 1) or ends_with(run, run.case.n),

@@ -32,7 +32,7 @@ class Sharding(OfLosses):
     formulas = ("elements / N", *FORMULAS)
     parts: ClassVar = {"step": {
         "the mean": lambda run: _of_first_step(run, lambda xs, rank: any(_wrong_updates(run, xs, rank, 1))),
-        "a part for each rank": lambda run: bool(run.results) and not any(_wrong_parts(run, 1)),
+        "a part for each rank": lambda run: not any(_wrong_parts(run, 1)),
         "the gather": lambda run: _of_first_step(run, lambda xs, rank: not is_close(
             run.results[rank]["x1"], run.results[0]["x1"])),
     }}  # fmt: skip
@@ -139,7 +139,7 @@ def _start(part: torch.Tensor, vector: torch.Tensor) -> int | None:
 def _of_first_step(run: Run, is_wrong: Callable[[Sequence[torch.Tensor], int], bool]) -> bool:
     """Whether x has been updated, and nothing is wrong on a rank, given x of one process before each step."""
     xs = one_process(run.inputs, 1)
-    updated = bool(run.results) and any(result["updated1"].any() for result in run.results)
+    updated = any(result["updated1"].any() for result in run.results)
     return updated and not any(is_wrong(xs, rank) for rank in range(run.case.n))
 
 

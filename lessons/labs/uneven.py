@@ -1,7 +1,7 @@
 """Lab 17: uneven batches. Batch normalization over all ranks, and a loop in which some have fewer batches."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -55,6 +55,23 @@ def together(run: Run) -> list[Vectors]:
     }  # fmt: skip
     parts = {name: value.split(sizes) for name, value in values.items()}
     return [{name: of_ranks[rank] for name, of_ranks in parts.items()} for rank in range(case.n)]
+
+
+def _of_all(results: Sequence[Vectors], name: str) -> torch.Tensor:
+    return torch.cat([result[name] for result in results])
+
+
+def _is_as(run: Run, name: str, of: Callable[[torch.Tensor, Vectors], torch.Tensor]) -> bool:
+    """Whether a result is not zero, and `of` it and the right y, of all samples, is what it is of the right one."""
+    right = {wanted: _of_all(together(run), wanted) for wanted in ("y", name)}
+    value = _of_all(run.results, name)
+    return bool(value.any()) and is_close(of(value, right), of(right[name], right))
+
+
+def _is_centred(run: Run) -> bool:
+    """Whether y is x less the mean over all samples, but for a factor for each channel."""
+    y, right = _of_all(run.results, "y"), _of_all(together(run), "y")
+    return bool(y.any()) and is_close((y * right).sum(0) / right.square().sum(0) * right, y)
 
 
 def _normalize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,12 +128,17 @@ class Uneven(ScriptLab):
     scored = Case(5, 64)
     real = Case(3, 8, F64)
     formulas = ("1 + 1 + 1 + steps", "2 (N - 1) / N of 3 C, 2 C and P + 1 numbers, a step each")
-    parts: ClassVar = {"train": {
-        "all steps": lambda run: bool(run.results) and all(len(result["used"]) == len(steps_of(run)["used"])
-                                                           for result in run.results),
-        "the mean": lambda run: bool(run.results) and all(is_close(result["used"][:1], steps_of(run)["used"][:1])
-                                                          for result in run.results),
-    }}  # fmt: skip
+    parts: ClassVar = {
+        "normalize": {"y is centred": lambda run: _is_centred(run),
+                      "y is scaled": lambda run: _is_as(run, "y", lambda y, of: y - y.mean(0))},
+        "differentiate": {"through the mean": lambda run: _is_as(run, "gradient", lambda g, of: g.sum(0)),
+                          "through the variance": lambda run: _is_as(
+                              run, "gradient", lambda g, of: (g * of["y"]).sum(0))},
+        "train": {"all steps": lambda run: all(
+                      len(result["used"]) == len(steps_of(run)["used"]) for result in run.results),
+                  "the mean": lambda run: all(
+                      is_close(result["used"][:1], steps_of(run)["used"][:1]) for result in run.results)},
+    }  # fmt: skip
 
     def draw(self, case: Case, chance: random.Random) -> list[Vectors]:
         sizes = {"x": 9, "u": 9, "batches": 10}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gradwire.core.records.formulas import evaluate
 from lessons import schedules
 from lessons.labs import LABS
 from lessons.lanes import draw_lanes
@@ -52,7 +53,9 @@ def test_the_closed_forms_are_those_of_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["GPipe", "InterleavedZeroBubble", "DualPipeV"])
 def test_a_schedule_of_torch_takes_its_closed_form(name: str) -> None:
-    assert schedules.measure(name, 2, 4) == pytest.approx(schedules.closed_form(name, 2, 4), rel=1e-6)
+    closed_form = pytest.approx(schedules.closed_form(name, 2, 4), rel=1e-6)
+    assert schedules.measure(name, 2, 4) == closed_form
+    assert evaluate(schedules.formula(name), {"p": 2, "m": 4, "c": 1}) == closed_form
 
 
 def test_the_picture_has_a_lane_for_each_rank_and_a_bar_for_each_pass() -> None:

@@ -1,10 +1,10 @@
 """Lab 15: another way that is right, and what its costs are by formula."""
 
-from lessons import tensor
+from lessons import report, tensor
 from lessons.labs import LABS
 from lessons.labs.columns import T
 from lessons.solutions import columns
-from tests.lessons.judged import judge_changed
+from tests.lessons.judged import judge_changed, play_solution
 
 SOFTMAX = """def loss(logits, targets, first):
     with torch.no_grad():
@@ -44,3 +44,11 @@ def test_cut_matrices_are_faster_on_a_fast_network_only() -> None:
     assert not isinstance(times, str)
     faster = times["times as fast"].tolist()
     assert faster[0] < 1 < faster[-1] < 2
+
+
+def test_a_picture_with_too_many_arrows_for_labels_says_which_colour_is_which_call() -> None:
+    run = play_solution("columns", LABS["columns"].scored)
+    (legend,) = report.draw(LABS["columns"], run, run).legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"all_reduce {i}" for i in range(1, 7)]
+    ring = play_solution("ring", LABS["ring"].scored)
+    assert not report.draw(LABS["ring"], ring, ring).legends

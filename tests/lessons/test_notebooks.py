@@ -67,6 +67,11 @@ def test_a_notebook_says_its_time_and_its_goals_and_is_kept_without_outputs(path
     answers = (SOLUTIONS / f"{path.stem}.md").read_text()
     questions = re.findall(r"^(\d+)\. ", node.cells[-1].source, re.MULTILINE)
     assert questions == re.findall(r"^(\d+)\. ", answers, re.MULTILINE), "every question has its answer"
+    points = re.findall(r" \((\d) points\)$", node.cells[-1].source, re.MULTILINE)
+    rubrics = re.findall(r"^   \*(\d) points: ([^*]+)\.\*$", answers, re.MULTILINE)
+    assert len(points) == len(questions)
+    assert points == [named for named, _ in rubrics]
+    assert points == [str(rubric.count(";") + 1) for _, rubric in rubrics], "each thing that is named gives one point"
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in node.cells)
 
 

@@ -81,6 +81,8 @@ MISTAKES = [
     came = torch.empty_like(padded)
     dist.all_to_all_single(came, padded)
     return torch.cat([part[:n] for part, n in zip(came, take)])""")),
+    Mistake("puts_the_last_rank_first", "wrong", 37, "rank 0: rows is something else than that of one process",
+            ("    return came\n", "    return torch.cat(came.split(take)[::-1])\n")),
     Mistake("returns_one_number", "returned", 30,
             "route: rank 0: route returned a tensor [6] of int64; expected two, each a Tensor",
             (KEEPS, "return numbers.where(place <= capacity, -1)")),

@@ -10,7 +10,7 @@ MISTAKES = [
             ("distance *= 2", "distance += 1")),
     Mistake("changes_what_it_sends", "damage", 52,
             "wait for its Work; two that wait before they receive are a deadlock: send", ("vector.clone()", "vector")),
-    Mistake("counts_the_latency_once", "wrong", 30,
+    Mistake("counts_the_latency_once", "wrong", 37,
             "the latency is counted once; a rank sends a chunk when it has received",
             ("2 * (N - 1) * (latency + nbytes / N * 8 / bandwidth)",
              "latency + 2 * (N - 1) * nbytes / N * 8 / bandwidth")),
@@ -48,6 +48,6 @@ MISTAKES = [
 """),
     Mistake("stays_with_one_peer", "wrong", 52,
             "ends with (2 x rank 0 + 2 x rank 1) / 4, without rank 2, 3: after s rounds", ("^ distance", "^ 1")),
-    Mistake("takes_bits_for_bytes", "wrong", 30, "bits are taken for bytes: a byte has 8 bits",
+    Mistake("takes_bits_for_bytes", "wrong", 37, "bits are taken for bytes: a byte has 8 bits",
             ("nbytes * 8 / bandwidth", "nbytes / bandwidth")),
 ]  # fmt: skip

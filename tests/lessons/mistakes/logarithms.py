@@ -24,7 +24,7 @@ def on_sets(code: str) -> tuple[str, str]:
 
 
 MISTAKES = [
-    Mistake("adds_before_it_is_read", "wrong", 30,
+    Mistake("adds_before_it_is_read", "wrong", 45,
             "rank 0 may not have read, elements 0 to 7: the partner reads `vector` where it lies: copy what comes,",
             (ADDED, f"        with {RECV.removesuffix('.copy_to(came)')} as received:\n"
                     "            vector.add_(received.vector)\n        sent.wait()\n")),
@@ -53,11 +53,11 @@ MISTAKES = [
     Mistake("adds_what_comes_back", "wrong", 45, "what comes back at the end is the sum of all, your part in it: copy",
             (GET_BACK, '        with transport.recv(r + 1, "unfold") as received:\n'
                        "            vector.add_(received.vector)\n")),
-    Mistake("divides", "wrong", 30, "rank 0 ends with the mean; expected the sum: do not divide",
+    Mistake("divides", "wrong", 45, "rank 0 ends with the mean; expected the sum: do not divide",
             (LAST, LAST.replace("    if", "    vector.div_(N)\n    if"))),
     Mistake("returns_the_sum", "returned", 30, "recursive_doubling returned a tensor; write the sum into `vector`, in",
             (LAST, LAST.replace("    if", "    return vector + 0\n    if"))),
-    Mistake("makes_a_vector_of_floats", "wrong", 30, ": it is given integers, too: make vectors of your own by torch.e",
+    Mistake("makes_a_vector_of_floats", "wrong", 45, ": it is given integers, too: make vectors of your own by torch.e",
             ("came, distance = torch.empty_like(vector), 1", "came, distance = torch.empty(len(vector)), 1")),
     Mistake("halves_to_double", "costly", 92, "parts of the vector are sent: with whole ones log2 N rounds do; rounds,",
             (P, f"{P}    if p == N:\n        return halving_doubling(transport, vector)\n")),
@@ -67,14 +67,14 @@ MISTAKES = [
     Mistake("keeps_the_same_half", "wrong", 30,
             "other elements, elements 0 to 3: one of a pair keeps the first half, the other the second",
             ("int(r & distance > 0)", "0")),
-    Mistake("adds_to_the_other_half", "wrong", 30, "send the half that you do not keep, and add to the half that you k",
+    Mistake("adds_to_the_other_half", "wrong", 45, "send the half that you do not keep, and add to the half that you k",
             (HALF, HALF.replace("part.add_", "theirs.add_"))),
     Mistake("halves_the_whole_vector_again", "wrong", 45,
             "to 5: in round k the partner is r ^ 2^k, and you halve the half that you kept in round k - 1",
             (HALVE, "halves = torch.tensor_split(vector, 2)")),
-    Mistake("does_not_go_back", "wrong", 30, "now every rank has the sum of its part: go back the same way, so that al",
+    Mistake("does_not_go_back", "wrong", 45, "now every rank has the sum of its part: go back the same way, so that al",
             ("in reversed(back)", "in back[:0]")),
-    Mistake("adds_on_the_way_back", "wrong", 30,
+    Mistake("adds_on_the_way_back", "wrong", 45,
             "more than once, elements 4 to 7: on the way back what comes is a finished sum: copy it, do not add",
             (COPY, 'with transport.recv(partner, "doubling") as received:\n            theirs.add_(received.vector)')),
     Mistake("copies_over_its_own", "wrong", 30, "on the way back send the half that you have summed; what comes goes w",
@@ -83,7 +83,7 @@ MISTAKES = [
             ("in reversed(back)", "in back")),
     Mistake("drops_the_odd_element", "wrong", 45, "N does not divide the length: the halves differ by one element;",
             (HALVE, "h = len(part) // 2\n        halves = part[:h], part[h : 2 * h]")),
-    Mistake("does_not_wait", "wrong", 30, "returns before rank 1 has read what it sent in round 2: wait for all Works",
+    Mistake("does_not_wait", "wrong", 45, "returns before rank 1 has read what it sent in round 2: wait for all Works",
             ("    for work in sent:\n        work.wait()\n", "")),
     Mistake("uses_what_it_has_released", "wrong", 30,
             "rank 0's contribution, elements 4 to 7; NaN is what received.vector holds after its release",
@@ -105,12 +105,12 @@ MISTAKES = [
     ring_all_reduce(vector, transport)
 """),
     # On sets only.
-    Mistake("clones_the_transport", "wrong", 30, "length 8: rank 0, round 1: AttributeError: ",
+    Mistake("clones_the_transport", "wrong", 45, "length 8: rank 0, round 1: AttributeError: ",
             on_sets("transport.clone()")),
-    Mistake("exits", "wrong", 30, "halving_doubling: N = 2, length 8, on vectors of integers: SystemExit",
+    Mistake("exits", "wrong", 45, "halving_doubling: N = 2, length 8, on vectors of integers: SystemExit",
             on_sets("raise SystemExit")),
-    Mistake("raises", "wrong", 30, "length 8: rank 0, round 1: ValueError: not these",
+    Mistake("raises", "wrong", 45, "length 8: rank 0, round 1: ValueError: not these",
             on_sets("raise ValueError('not these')")),
-    Mistake("waits_for_ever", "wrong", 30, "rank 0, round 1: waits for 'x' of rank 1, which never comes",
+    Mistake("waits_for_ever", "wrong", 45, "rank 0, round 1: waits for 'x' of rank 1, which never comes",
             on_sets("transport.recv(1 - r, 'x')")),
 ]  # fmt: skip

@@ -79,9 +79,6 @@ def _reduce_and_gather(vector: torch.Tensor, transport: GroupTransport) -> None:
         transport.give_back(buffer, sent)
     for k in others:
         transport.recv(k, "share-only").copy_to(chunks[k])
-    if buffer is None:
-        for work in sent:  # the next backward pass writes into the vector
-            work.wait()
 
 
 def _of_the_user(name: str) -> Any:

@@ -89,6 +89,7 @@ class GroupTransport(SharedMemory):
         self._shared_state, self._pids = shared, pipes.pids
         self._owned, self._buffers = Owned(), _Buffers()
         self._uses = WeakKeyDictionary[Any, int]()  # of memory: that of a bucket is used again and again
+        self._unread: list[Work] = []  # messages of lent memory, since the last call
         self.place = Place(0, "", "")
         self._suffix, self._tell_at, self._has_told = self.place.suffix, float("inf"), False
         self._own: dict[int, Place] = {}  # the last calls, by number
@@ -233,13 +234,21 @@ class GroupTransport(SharedMemory):
         if fits(value, nbytes) and value.is_contiguous() and self._peers[dst].send_copy(value, tag, n, sent, 0.0):
             return _DELIVERED, nbytes
         if self.is_shared(value):
-            return super()._send(value, dst, tag, n, sent)
+            work, nbytes = super()._send(value, dst, tag, n, sent)
+            self._unread.append(work)
+            return work, nbytes
         buffer = self.borrow(value.numel(), value.dtype)
         copy = buffer[: value.numel()]
         copy.copy_(value.detach().reshape(-1))
         work, nbytes = super()._send(copy, dst, tag, n, sent)
         self.give_back(buffer, [work])
         return _DELIVERED, nbytes
+
+    def settle(self) -> None:
+        """Wait until peers have read what they read in place: the caller may change it. Raises WaitTimeout."""
+        for work in self._unread:
+            work.wait()
+        self._unread.clear()
 
     def borrow(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return at least `numel` elements that peers can read in place, of any values."""

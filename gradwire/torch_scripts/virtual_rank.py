@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
+from gradwire.diagnosis.step_hashes import StepHashes
 from gradwire.torch_scripts.bill import Bill, ByPass, ByRate, Graph, Operations
-from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program
 from gradwire.torch_scripts.starter import Process
 from gradwire.torch_scripts.threads import BackwardCall, RankThread

@@ -1,6 +1,6 @@
 """How far a step in virtual time is from one on a network of the kernel's, point by point.
 
-python -m benchmarks.accuracy --out accuracy.json     # as root: it makes network namespaces
+python -m benchmarks accuracy --out accuracy.json --picture accuracy.png    # as root: it makes network namespaces
 
 Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo; they train
 for some steps. Asynchronous strategies take more, of which the second half counts, since their workers first find an
@@ -12,6 +12,7 @@ numbers: what a message takes beside its bytes (latency_ms), what a byte takes o
 and how unevenly cores serve the ranks (jitter).
 """
 
+import json
 import pickle
 import statistics
 import sys
@@ -23,13 +24,17 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from scipy.optimize import brute, minimize
 
-from benchmarks import points
-from benchmarks.common import Row, Settings, figures, main
+from benchmarks import common, points
+from benchmarks.common import Row, figures
 from benchmarks.namespaces import DEVICE, namespaces
 from benchmarks.points import BATCH, LIMIT_S, NETWORKS, Point, build
 from benchmarks.prediction import periods
+from experiments import drawing
+from gradwire.core.records.errors import as_usage_error
 from gradwire.core.records.machine import usable_cores
 from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.workloads import datasets
@@ -56,10 +61,13 @@ Measured = tuple[Point, int, float, list[float]]  # how many steps; the seconds 
 _MOST = 0.2
 CALIBRATED = (3, 1000)
 """The ranks and Mbit/s of the network point on which the clock is calibrated."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222")
+MARKERS = {10: ("o", -0.2), 100: ("s", 0.0), 1000: ("^", 0.2)}  # of Mbit/s; how far from the middle of a group
+OTHER = "others, cnn at 100 Mbit/s"
 
 
 @dataclass(frozen=True)
-class AccuracySettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of virtual time against the kernel's network."""
 
     repeats: int = 8
@@ -70,6 +78,10 @@ class AccuracySettings(Settings):
     """Numbers of ranks."""
     mbit: tuple[int, ...] = (10, 100, 1000)
     """Bandwidths of the links, in Mbit/s."""
+    figures: Path | None = None
+    """Measure nothing: take the figures that --out has kept in this file."""
+    picture: Path | None = None
+    """Draw the figures in this file (PNG)."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,19 @@ def measure_kernel(grid: Sequence[Point], steps: list[int]) -> list[list[Steps]]
     return [list(of_point) for of_point in zip(*by_rank, strict=True)]
 
 
-def measure(settings: AccuracySettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
+    """Yield one row per point, and draw them. Raises UsageError if there are no figures to draw."""
+    if settings.figures is None:
+        rows = list(measure_points(settings))
+    else:
+        with as_usage_error(f"--figures {settings.figures}: no figures of the benchmark"):
+            rows = json.loads(settings.figures.read_text(encoding="utf-8"))["rows"]
+    yield from rows
+    if settings.picture is not None:
+        draw(rows, settings.picture)
+
+
+def measure_points(settings: Settings) -> Iterator[Row]:
     """Yield one row per point."""
     alone = [Point(strategy, network, 3, 1000) for network in NETWORKS for strategy in (*STRATEGIES, *OTHERS)]
     clock = Clock({
@@ -169,7 +193,7 @@ def compare(clock: Clock, measured: list[Measured]) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def count_steps(settings: AccuracySettings, point: Point, seconds: float) -> int:
+def count_steps(settings: Settings, point: Point, seconds: float) -> int:
     """Return how many steps are taken: some, that are not timed, and at least two periods."""
     length, is_asynchronous = period(point.strategy), point.strategy.traits.asynchronous
     most = settings.repeats * (5 if is_asynchronous else 1)
@@ -209,5 +233,45 @@ def summary(rows: list[Row]) -> str:
     return f"held out: {len(errors)} points, mean absolute error {mean:.1f} %, worst {worst:+.1f} %"
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, AccuracySettings, measure))
+def draw(measured: list[Row], out: Path) -> None:
+    """Draw what was simulated, and what the closed forms say, against what was measured."""
+    rows = pd.DataFrame(measured)
+    counts = rows["strategy"].value_counts()
+    often = [name for name in rows["strategy"].unique() if counts[name] > 3]
+    rows["group"] = rows["strategy"].where(rows["strategy"].isin(often), OTHER)
+    groups = list(rows["group"].unique())
+    colours = dict(zip(groups, [*COLOURS, "#999999"], strict=False))
+    figure, (left, right) = drawing.sheet(5, 1, 2, 10, width_ratios=(1, 1.1))
+    _scatter(left, rows, colours)
+    _errors(right, rows, groups, colours)
+    figure.suptitle(f"A step on the kernel's network; {summary(measured)}", fontsize=10)
+    drawing.save(figure, out)
+
+
+def _scatter(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
+    low, high = 0.7 * rows["measured_ms"].min(), 1.4 * rows["measured_ms"].max()
+    axes.plot([low, high], [low, high], color="#bbbbbb", lw=1, zorder=0)
+    for name, of in rows.groupby("group", sort=False):
+        told = of.dropna(subset=["predicted_ms"])
+        axes.scatter(told["measured_ms"], told["predicted_ms"], s=40, facecolors="none", edgecolors=colours[str(name)])
+        axes.scatter(of["measured_ms"], of["simulated_ms"], s=8, color=colours[str(name)], label=name)
+    axes.scatter([], [], s=8, color="#666666", label="dot: virtual time")
+    axes.scatter([], [], s=40, facecolors="none", edgecolors="#666666", label="ring: closed form")
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    axes.set(xlabel="measured, ms a step", ylabel="simulated or predicted, ms a step")
+    axes.legend(fontsize=7, loc="upper left", frameon=False)
+
+
+def _errors(axes: Axes, rows: pd.DataFrame, groups: list[str], colours: dict[str, str]) -> None:
+    for mbit, (marker, aside) in MARKERS.items():
+        of = rows[rows["mbit"] == mbit]
+        places, edges = of["group"].map(groups.index) + aside, of["group"].map(colours)
+        faces = edges.where(of["held_out"] != "no", "none")
+        axes.scatter(of["error"], places, marker=marker, s=18, facecolors=faces, edgecolors=edges, lw=0.8)
+        axes.scatter([], [], marker=marker, s=18, color="#666666", label=f"{mbit} Mbit/s")
+    axes.scatter([], [], s=18, facecolors="none", edgecolors="#666666", label="hollow: calibrated on")
+    axes.axvspan(-5, 5, color="#eeeeee", zorder=0)
+    axes.axvline(0, color="#bbbbbb", lw=1, zorder=0)
+    axes.set_yticks(range(len(groups)), labels=groups, fontsize=8)
+    axes.set(ylim=(len(groups) - 0.5, -0.5), xlabel="virtual time against measured, % (grey: 5 %)")
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=4, fontsize=7, frameon=False)

@@ -1,7 +1,7 @@
 """The ring all-reduce on shared memory is at least 3 times as fast as gloo's from 10,000 elements up with 2 ranks, at
 least 2 times with 4 ranks on 2 cores, and at least as fast as Open MPI's from 1 million elements up.
 
-python benchmarks/all_reduce.py --world_size 2 --peers mpi --sizes 1000 10000 100000 1000000 16000000
+python -m benchmarks all_reduce --world_size 2 --peers mpi --sizes 1000 10000 100000 1000000 16000000
 
 Microseconds per call on float32 vectors; a block is many calls back to back, its time that of the slowest rank. Every
 message of ours is recorded, as in a run. All sides run in the same processes, which are bound to no core, in turns.
@@ -15,22 +15,18 @@ is what the ranks need to copy, all at once, as many bytes as each must move in 
 the machine's limit, of which copy_share is reached.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks import under_mpirun
-from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
+from benchmarks import common, under_mpirun
+from benchmarks.common import Row, Seconds, alternate, figures, slowest
 from gradwire import launch
 from gradwire.baselines.ring_all_reduce_builtin import join
 from gradwire.clusters.process_group import ProcessGroup
@@ -53,7 +49,7 @@ Peers = dict[Peer, tuple[Transport, Callable[[torch.Tensor], Any]]]  # our trans
 
 
 @dataclass(frozen=True)
-class AllReduceSettings(Settings):
+class Settings(common.Settings):
     """Options of the all-reduce benchmark."""
 
     world_size: int = 2
@@ -71,7 +67,7 @@ def calls_in_a_block(numel: int) -> int:
     return min(400, max(4, 10_000_000 // numel))
 
 
-def on_rank(transport: Transport, settings: AllReduceSettings) -> list[tuple[str, Seconds]]:
+def on_rank(transport: Transport, settings: Settings) -> list[tuple[str, Seconds]]:
     """Measure all sizes on one rank: which all-reduce was chosen, and the seconds of each side's blocks."""
     setup, peers = Setup(transport.device, transport.timeout, Recorder(transport.rank, True)), Peers()
     with ExitStack() as stack:
@@ -125,7 +121,7 @@ def measure_size(transport: Transport, peers: Peers, numel: int, repeats: int) -
     return choice.taken, seconds
 
 
-def measure(settings: AllReduceSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per size."""
     threads = max(1, len(usable_cores()) // settings.world_size)
     start = under_mpirun.launch if "mpi" in settings.peers else launch
@@ -143,7 +139,3 @@ def measure(settings: AllReduceSettings) -> Iterator[Row]:
             columns |= {f"over_{peer}_us": over, f"over_{peer}_ratio": us[peer] / over}
         columns |= {"copy_us": us["copy"], "copy_share": us["copy"] / us["ring"]}
         yield {"world_size": settings.world_size, "numel": numel, "chosen": ranks[0][i][0], **figures(**columns)}
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, AllReduceSettings, measure))

@@ -1,6 +1,6 @@
 """Asynchronous local SGD: worse than synchronous with an outer momentum, better without, and repaired by delaying it?
 
-python -m benchmarks.async_local_sgd    # the table goes to results/; all runs: minutes on one core
+python -m benchmarks async_local_sgd    # the table goes to results/; all runs: minutes on one core
 
 The setting is that of the paper's notebook (github.com/google-deepmind/asyncdiloco), in virtual time and smaller: there
 512 features, 65,000 hidden units, 128,000 samples and 20 local steps, and each round has a new inner optimizer. All
@@ -9,7 +9,6 @@ variants take as many local steps; of each, the outer learning rate is the best 
 
 import functools
 import math
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +19,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from experiments import grid
-from experiments.grid import KEPT
+from experiments.grid import KEPT, Grid
 from gradwire import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.simulate import simulate
@@ -71,7 +69,7 @@ def compare(variant: str, outer_lr: float, seed: int) -> dict[str, Any]:
     slow = tuple(f"{n_gpus - len(PACES) + i}:{pace / PACES[0]}" for i, pace in enumerate(PACES) if i)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
-            strategy=strategy, n_gpus=n_gpus, dataset=f"{__spec__.name}:data", model=f"{__spec__.name}:network",
+            strategy=strategy, n_gpus=n_gpus, dataset=f"{__name__}:data", model=f"{__name__}:network",
             batch_size=BATCH, epochs=1, seed=seed, slow=slow, results_dir=folder,
             optimizer="adamw", lr=1e-3, momentum=0.9, weight_decay=0.01, lr_schedule="cosine",
         )  # fmt: skip
@@ -95,5 +93,4 @@ def summary(table: pd.DataFrame) -> str:
     return f"{shown.round(4).to_string()}\n{PAPER}"
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, POINTS, compare, lambda table: print(summary(table))))
+RUNS = Grid(OUT, POINTS, compare, lambda table: print(summary(table)))

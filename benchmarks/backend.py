@@ -1,6 +1,6 @@
 """How many times as fast as gloo the backend gradwire is: its all-reduce, and DDP of an MLP, a CNN and the GPT.
 
-python benchmarks/backend.py --world_size 2 --sizes 1000 10000 1000000 16000000 --models mlp wide_mlp cnn gpt
+python -m benchmarks backend --world_size 2 --sizes 1000 10000 1000000 16000000 --models mlp wide_mlp cnn gpt
 
 Both backends have a group in the same processes, and take turns. `all_reduce` reduces one tensor again and again, as
 DDP does its buckets; `fresh` a new tensor each time. A row of a model is a step of DDP with its optimizer; `share` is
@@ -9,12 +9,10 @@ the part of gloo's step that is not spent without communication (`no_sync`). Rat
 The table of benchmarks/README.md has the figures of 2 and 4 ranks on 2 cores.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +20,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks import common
 from benchmarks.all_reduce import calls_in_a_block
-from benchmarks.common import Row, Seconds, Settings, alternate, figures, main, slowest
+from benchmarks.common import Row, Seconds, alternate, figures, slowest
+from benchmarks.networks import new_network
 from gradwire import launch
 from gradwire.backend.registration import NAME, register
 from gradwire.baselines.ring_all_reduce_builtin import join
@@ -38,7 +36,7 @@ _STEPS = 5  # in a block
 
 
 @dataclass(frozen=True)
-class BackendSettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of the backend."""
 
     world_size: int = 2
@@ -51,15 +49,8 @@ class BackendSettings(Settings):
     least = {"world_size": 2}
 
 
-def mlp(width: int) -> nn.Module:
-    """Return an MLP for images of 28 x 28 points."""
-    return nn.Sequential(
-        nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    )  # fmt: skip
-
-
 def cnn() -> nn.Module:
-    """Return a small CNN for such images."""
+    """Return a small CNN for images of 28 x 28 points."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(),
@@ -68,11 +59,12 @@ def cnn() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "mlp": partial(mlp, 600), "wide_mlp": partial(mlp, 2000), "cnn": cnn, "gpt": partial(GPT, (64,), 60),
+    "mlp": partial(new_network, "mlp", width=600), "wide_mlp": partial(new_network, "mlp", width=2000), "cnn": cnn,
+    "gpt": partial(GPT, (64,), 60),
 }  # fmt: skip
 
 
-def on_rank(transport: Transport, settings: BackendSettings) -> dict[str, Seconds]:
+def on_rank(transport: Transport, settings: Settings) -> dict[str, Seconds]:
     """Measure all on one rank: the seconds of each side's blocks."""
     register()
     join(transport, "gloo")
@@ -117,7 +109,7 @@ def take_steps(model: Any, optimizer: torch.optim.Optimizer, x: torch.Tensor, al
         optimizer.step()
 
 
-def measure(settings: BackendSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per size and per model."""
     N = settings.world_size
     print(f"ranks     {N} processes, threads each: {max(1, len(usable_cores()) // N)}, bound to no core", flush=True)
@@ -132,7 +124,3 @@ def measure(settings: BackendSettings) -> Iterator[Row]:
         shares = 1 - us["alone"] / us["gloo"]
         yield {"what": "DDP", "of": name,
                **figures(gloo_us=us["gloo"], us=us[NAME], kept_ratio=us["gloo"] / us[NAME], share=shares)}  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, BackendSettings, measure))

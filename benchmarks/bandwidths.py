@@ -1,25 +1,25 @@
 """Which bandwidth is enough for 50 to 99 % of the time to be computing: published, and by our strategies.
 
-python -m benchmarks.bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
+python -m benchmarks bandwidths    # the table goes to results/, the picture to media/; all: minutes on one core
 
 Published: Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512), table 4; of 10B with other numbers of local
-steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of GRID that reaches
-the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer by
-layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
+steps, Scaling laws for DiLoCo (Charles et al., 2025, arXiv 2503.09799). A bandwidth is the first of BANDWIDTHS that
+reaches the share; a notch is the step to the next, 20.7 %. The strategies run on the meta device in virtual time, layer
+by layer. "fitted": a parameter takes BITS bits, the one number that the published ones have chosen, and there are no
 headers.
 """
 
-import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments import drawing, grid
-from experiments.grid import KEPT, ROOT
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.networks.units import PAYLOAD
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
@@ -27,7 +27,7 @@ from gradwire.virtual_time.dry_run import dry_run, period
 from strategies import OverlappedRing, Strategy, StreamingDiLoCo
 
 OUT, PICTURE = KEPT / "bandwidths.csv", ROOT / "media" / "bandwidths.png"
-GRID = np.logspace(-1, 3, 50)  # Gbit/s
+BANDWIDTHS = np.logspace(-1, 3, 50)  # Gbit/s
 LEVELS = 50, 80, 90, 95, 99  # percent
 BITS = 13.25
 MODELS = {"1B": (1e9, 24, 0.1), "10B": (10e9, 48, 0.8), "100B": (100e9, 108, 4.9)}
@@ -97,42 +97,33 @@ def utilisation(setting: Setting, model: str, method: str, gbit: float, H: int =
     return 100 * compute * same / max(result.ends[-1] - result.ends[-1 - same] for result in done.results)
 
 
-def notches(setting: Setting, model: str, method: str, H: int = 100) -> Iterator[int]:
-    """Yield for each level the number in GRID of the first bandwidth that reaches it; len(GRID): none does."""
-    known = {-1: 0.0, len(GRID): 100.0}
-    for level in LEVELS:
-        low = max(i for i, share in known.items() if share < level)
-        high = min(i for i, share in known.items() if share >= level)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if low >= 0 and high < len(GRID):  # where a line would reach it: seconds of a step by seconds of a byte
-                seconds = [1 / known[i] for i in (high, low)]
-                byte = np.interp(1 / level, seconds, [1 / GRID[high], 1 / GRID[low]])
-                middle = min(max(int((byte * GRID < 1).sum()), low + 1), high - 1)
-            known[middle] = utilisation(setting, model, method, GRID[middle], H)
-            low, high = (low, middle) if known[middle] >= level else (middle, high)
-        yield high
+def notches(setting: Setting, model: str, method: str, H: int = 100) -> list[int]:
+    """Return for each level the number in BANDWIDTHS of the first that reaches it; their number: none does."""
+
+    @cache
+    def share(i: int) -> float:
+        return utilisation(setting, model, method, float(BANDWIDTHS[i]), H)
+
+    return [bisect_left(range(len(BANDWIDTHS)), float(level), key=share) for level in LEVELS]
 
 
-def cells() -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """Yield the setting, the model, the method and the local steps of each row, and the published bandwidths."""
-    for name, setting in SETTINGS.items():
-        for model in MODELS if setting.ranks == 2 else ["1B"]:
-            for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True):
-                case = {"setting": name, "model": model, "method": method, "local_steps": 100}
-                yield case, [*map(float, gbits.split("/"))]
-    for H, gbits in SCALING.items():
-        case = {"setting": "scaling laws", "model": "10B", "method": "DiLoCo", "local_steps": H}
-        yield case, [*map(float, gbits.split("/"))]
+GBIT: dict[tuple[str, str, str, int], str] = {
+    (name, model, method, 100): gbits
+    for name, setting in SETTINGS.items() for model in (MODELS if setting.ranks == 2 else ["1B"])
+    for method, gbits in zip(METHODS, PUBLISHED[model].split(), strict=True)
+} | {("scaling laws", "10B", "DiLoCo", H): gbits for H, gbits in SCALING.items()}  # fmt: skip
+"""The published bandwidths by setting, model, method and local steps: the cases."""
+CASES = [dict(zip(("setting", "model", "method", "local_steps"), case, strict=True)) for case in GBIT]
 
 
-def compare(**case: Any) -> Iterator[dict[str, Any]]:
+def compare(setting: str, model: str, method: str, local_steps: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of the levels."""
-    name, model, method, H = case.values()
-    setting, published = SETTINGS.get(name, SETTINGS["fitted"]), next(gbits for of, gbits in cells() if of == case)
-    for level, found, gbit in zip(LEVELS, notches(setting, model, method, H), published, strict=True):
-        apart = found - int(np.abs(GRID - gbit).argmin())
-        ours = GRID[found] if found < len(GRID) else np.inf
+    case = {"setting": setting, "model": model, "method": method, "local_steps": local_steps}
+    published = map(float, GBIT[setting, model, method, local_steps].split("/"))
+    found = notches(SETTINGS.get(setting, SETTINGS["fitted"]), model, method, local_steps)
+    for level, notch, gbit in zip(LEVELS, found, published, strict=True):
+        apart = notch - int(np.abs(BANDWIDTHS - gbit).argmin())
+        ours = BANDWIDTHS[notch] if notch < len(BANDWIDTHS) else np.inf
         yield case | {"percent": level, "gbit": ours, "published_gbit": gbit, "notches_apart": apart}
 
 
@@ -152,31 +143,23 @@ def summary(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def draw(table: pd.DataFrame, out: Path) -> None:
-    """Draw a panel for each model: Gbit/s by the percentage of time that is computing, a line for each method."""
-    figure, panels = drawing.sheet(4.4, 1, len(MODELS), drawing.WIDTH, sharey=True)
+def show(table: pd.DataFrame) -> None:
+    """Print the summary, and draw for each model Gbit/s by the percentage of time that is computing."""
+    print(summary(table))
+    figure, panels = drawing.sheet(4.4, 1, len(MODELS), sharey=True)
     figure.suptitle("Bandwidth that a method needs")
     for axes, model in zip(panels, MODELS, strict=True):
         for method, colour in COLOURS.items():
-            of = table[(table["model"] == model) & (table["method"] == method)]
+            of = table.query("setting == 'fitted' and model == @model and method == @method")
             axes.plot(range(len(of)), of["gbit"], color=colour, lw=1.8, marker=".", ms=7, label=method)
             axes.plot(range(len(of)), of["published_gbit"], "o", mfc="none", mec=colour, ms=10, mew=1.4)
-        axes.set(yscale="log", ylim=(0.2, 1200), title=f"{model} parameters", xlabel="of the time spent computing")
+        drawing.logarithmic(axes, "y")
+        drawing.finish(axes, f"{model} parameters", xlabel="of the time spent computing", ylim=(0.2, 1200))
         axes.set_xticks(range(len(LEVELS)), labels=[f"{percent} %" for percent in LEVELS])
-        marks = ("0.3", "1", "3", "10", "30", "100", "300", "1000")
-        axes.set_yticks([*map(float, marks)], labels=marks)
-        axes.grid(alpha=0.25)
     panels[0].set_ylabel("Gbit/s needed")
     panels[0].plot([], [], "o", mfc="none", mec="black", ms=10, mew=1.4, label="published")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
-    drawing.save(figure, out, 120)
+    drawing.legend_below(figure, panels[0], 6)
+    drawing.save(figure, PICTURE, 120)
 
 
-def show(table: pd.DataFrame) -> None:
-    """Print the summary, and draw the picture."""
-    print(summary(table))
-    draw(table[table["setting"] == "fitted"], PICTURE)
-
-
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, [case for case, _ in cells()], compare, show, bits=BITS))
+RUNS = Grid(OUT, CASES, compare, show, {"bits": BITS})

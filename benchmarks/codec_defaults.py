@@ -1,11 +1,10 @@
 """What a first run with a codec learns: the grid by which the codecs' defaults are chosen, and the result of all pairs.
 
-python -m benchmarks.codec_defaults    # the table goes to results/; all runs: five minutes on one core
+python -m benchmarks codec_defaults    # the table goes to results/; all runs: five minutes on one core
 
 Each run is 20 epochs on the digits in virtual time, with nothing given but the two names and what the table shows.
 """
 
-import sys
 import tempfile
 from contextlib import suppress
 from itertools import product
@@ -13,8 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import grid
-from experiments.grid import KEPT
+from experiments.grid import KEPT, Grid
 from gradwire import Options, run
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed
@@ -81,5 +79,4 @@ def show(table: pd.DataFrame) -> None:
     print(table.pivot_table(index=made, columns=on, values="accuracy_20", sort=False).round(3).to_string())
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, CASES, compare, show, epochs=EPOCHS))
+RUNS = Grid(OUT, CASES, compare, show, {"epochs": EPOCHS})

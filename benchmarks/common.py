@@ -1,7 +1,6 @@
 """The harness of the benchmarks: options, sides that take turns, medians with quartiles, the table, the kept file."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,8 +14,7 @@ import torch.distributed as dist
 
 from experiments.grid import made_by
 from gradwire.baselines.ring_all_reduce_builtin import join
-from gradwire.command_line import parse, run_command
-from gradwire.core.records.atomic import check_writable, write_atomically
+from gradwire.core.records.atomic import check_writable_by, write_atomically
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.machine import machine
 from gradwire.core.transports.base import Transport
@@ -64,23 +62,14 @@ def require(condition: bool, message: str) -> None:
         raise UsageError(message)
 
 
-def main(description: str, kind: type[Settings], measure: Measure) -> int:
-    """Run one benchmark from its command line; return the exit code."""
-    return run_command(lambda: run(description, kind, measure, sys.argv[1:]))
-
-
-def run(description: str, kind: type[Settings], measure: Measure, arguments: Sequence[str]) -> None:
+def run(description: str, settings: Settings, measure: Measure) -> None:
     """Print the rows that `measure` yields, and write them. Raises UsageError, RunFailed.
 
     The first paragraph of `description` is the claim. A key NAME_quartiles of a row is the spread of NAME.
     """
-    settings = parse(arguments, kind, description)
     settings.check()
     if settings.out:
-        try:
-            check_writable(settings.out.parent)
-        except OSError as error:
-            raise UsageError(f"--out {settings.out}: {error.strerror}; give a path that can be written") from error
+        check_writable_by("out", settings.out.parent)
     on = machine()
     print("claim    ", " ".join(description.split("\n\n")[0].split()))
     print(f"hardware  {on['cpu']}, {on['cores']} cores, torch {on['torch']}")
@@ -88,7 +77,7 @@ def run(description: str, kind: type[Settings], measure: Measure, arguments: Seq
     rows = list(measure(settings))
     print(table(rows))
     if settings.out:
-        options = {name: value for name, value in asdict(settings).items() if name != "out"}
+        options = {name: value for name, value in asdict(settings).items() if not isinstance(value, Path | None)}
         kept = {**made_by(), "options": options, "rows": rows}
         with write_atomically(settings.out) as path:
             path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

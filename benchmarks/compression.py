@@ -1,6 +1,6 @@
 """The largest 1 % of 5.8 million elements are found in less than a fifth of the time of torch.topk, exactly or about.
 
-python benchmarks/compression.py
+python -m benchmarks compression
 
 On one core. The vectors are like gradients: normal, in 20 slices of different scale; one matrix of 1000 rows. A codec's
 row has its options' defaults: the time of a code, its size in percent of the vector's, and the error of the first code,
@@ -10,11 +10,9 @@ against torch's PowerSGD hook of the same rank. There both sides copy the gradie
 pass does; `ratio` is torch_ms / ms.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,9 +21,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from typing_extensions import override
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import Row, Settings, alternate, figures, gloo, main, require
+from benchmarks import common
+from benchmarks.common import Row, alternate, figures, gloo, require
 from gradwire import launch
 from gradwire.compression import CODECS, Layout
 from gradwire.compression.selection import above, top
@@ -41,7 +38,7 @@ COLUMNS = "what", "elements", "encode_ms", "decode_ms", "percent", "error", "ms"
 
 
 @dataclass(frozen=True)
-class CompressionSettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of compression."""
 
     elements: tuple[int, ...] = (1_200_000, 5_800_000, 11_200_000)
@@ -121,7 +118,7 @@ def against_the_hook(transport: Transport, vector: torch.Tensor, repeats: int) -
         return compare(transport, f"powersgd, rank {codec.rank}", vector, repeats, ours, hook)
 
 
-def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row]:
+def on_one_core(transport: Transport, settings: Settings) -> list[Row]:
     """Return one row per codec and length, and one per comparison and length."""
     torch.set_num_threads(1)
     rows = []
@@ -140,10 +137,6 @@ def on_one_core(transport: Transport, settings: CompressionSettings) -> list[Row
     return rows
 
 
-def measure(settings: CompressionSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield the rows of one process."""
     yield from launch(on_one_core, 1, settings)[0]
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, CompressionSettings, measure))

@@ -1,6 +1,6 @@
 """Decoupled DiLoCo when learners fail: useful samples a second, against no failures, in virtual time.
 
-python -m benchmarks.goodput    # the table goes to results/; all runs: a minute on one core
+python -m benchmarks goodput    # the table goes to results/; all runs: a minute on one core
 
 The time between two failures of a learner is SECONDS on average: in a run of about that length each learner dies once,
 at a random time, and comes back after the repair time. A learner takes a step in a second. The synchronous figure is no
@@ -9,7 +9,6 @@ round of local steps, where their checkpoint is. No learner dies again while it 
 """
 
 import random
-import sys
 import tempfile
 from functools import cache
 from typing import Any
@@ -17,8 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments import grid
-from experiments.grid import KEPT
+from experiments.grid import KEPT, Grid
 from gradwire import Options
 from gradwire.virtual_time.cluster import ClusterOptions
 from gradwire.virtual_time.simulate import simulate
@@ -52,7 +50,7 @@ def decoupled(repair: float, deaths: tuple[float, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
             strategy=DecoupledDiLoCo(local_steps=EVERY, fragments=FRAGMENTS, quorum=1), n_gpus=LEARNERS + 1,
-            dataset=f"{__spec__.name}:data", model="benchmarks.networks:mlp", model_options="width=2",
+            dataset=f"{__name__}:data", model="benchmarks.networks:mlp", model_options="width=2",
             batch_size=1, epochs=1, momentum=0.0, results_dir=folder,
         )  # fmt: skip
         return float(simulate(options, ClusterOptions(compute="1s", kill=kill), quiet=True).figures()["virtual_s"])
@@ -83,5 +81,4 @@ def summary(table: pd.DataFrame) -> str:
     return f"{shown.round(1).to_string()}\npublished: {PAPER}"
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, POINTS, compare, lambda table: print(summary(table))))
+RUNS = Grid(OUT, POINTS, compare, lambda table: print(summary(table)))

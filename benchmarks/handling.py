@@ -1,6 +1,6 @@
 """What the clock misses of a step on the kernel's network, without and with what a message takes of processors.
 
-python -m benchmarks.handling --out handling.json     # as root: it makes network namespaces
+python -m benchmarks handling --out handling.json     # as root: it makes network namespaces
 
 Measured: ranks in namespaces whose links `tc` shapes (see `namespaces.py`), started by torchrun, with gloo; their steps
 have no passes, and exchange and update the parameters of a CNN. plain_ms: as many steps in virtual time with the update
@@ -10,14 +10,14 @@ without --compute. Nothing is fitted. plain_error and error are plain_ms / measu
 measured_ms - 1, in percent.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
+from benchmarks import common
 from benchmarks.accuracy import Clock, measure_kernel, of_a_step
-from benchmarks.common import Row, Settings, figures, main
+from benchmarks.common import Row, figures
 from benchmarks.points import BATCH, Point, build
 from gradwire.core.strategy.tensors import layout_of
 from gradwire.core.workloads import datasets
@@ -40,7 +40,7 @@ class WithoutPasses(Point):
 
 
 @dataclass(frozen=True)
-class HandlingSettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of what messages take."""
 
     repeats: int = 10
@@ -53,7 +53,7 @@ class HandlingSettings(Settings):
     """What is measured."""
 
 
-def measure(settings: HandlingSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row for each strategy and number of ranks."""
     handling = handling_of(measure_handling())
     steps = settings.repeats + 1
@@ -74,7 +74,3 @@ def measure(settings: HandlingSettings) -> Iterator[Row]:
                 "plain_error": f"{100 * (without / seconds - 1):+.1f} %",
                 "error": f"{100 * (with_both / seconds - 1):+.1f} %",
             }  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__ or "", HandlingSettings, measure))

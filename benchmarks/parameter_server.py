@@ -1,7 +1,7 @@
 """With 1 to 3 workers on 2 cores, param_server trains at least 1.5 times the samples/s of the same exchange done with
 gloo (5.8M-parameter MLP).
 
-python benchmarks/parameter_server.py --workers 1 2 3
+python -m benchmarks parameter_server --workers 1 2 3
 
 Updates/s and samples/s of all workers together, on random 28 x 28 pixels, SGD with momentum on the server; `ratio` is
 our samples/s to that row's. The server is one more process beside the workers, and every process has as many threads:
@@ -14,21 +14,18 @@ the synchronous sides must have come to the same parameters; with one worker, wh
 asynchronous one too.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import Row, StepSettings, figures, main, slowest
+from benchmarks import common
+from benchmarks.common import Row, figures, slowest
 from benchmarks.training import GlooServer, on_rank
 from gradwire import launch
 from strategies import AsyncParamServer, ParamServer
 
 
 @dataclass(frozen=True)
-class ServerSettings(StepSettings):
+class Settings(common.StepSettings):
     """Options of the parameter-server benchmark."""
 
     workers: tuple[int, ...] = (1, 2, 3)
@@ -36,7 +33,7 @@ class ServerSettings(StepSettings):
     steps: int = 10
 
 
-def measure(settings: ServerSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per number of workers and server."""
     ours, theirs, asynchronous = sides = ParamServer(), GlooServer(steps=settings.steps), AsyncParamServer()
     for n_workers in settings.workers:
@@ -50,7 +47,3 @@ def measure(settings: ServerSettings) -> Iterator[Row]:
             yield {"workers": n_workers, "mode": mode, "server": side.name} | figures(
                 updates_per_s=per_s * updates, samples_per_s=per_s * steps * settings.batch_size, ratio=base / per_s
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, ServerSettings, measure))

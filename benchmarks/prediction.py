@@ -1,7 +1,7 @@
 """Where the link is the wall, a step in virtual time takes what it takes in real processes on such a link, within 10
 percent.
 
-python benchmarks/prediction.py
+python -m benchmarks prediction
 
 A step of every synchronous strategy without a codec of its own, as its closed form predicts it (the path of its
 `cost`), in virtual time, and in real processes whose messages are held back (--bandwidth), where computing is a sleep
@@ -12,17 +12,14 @@ this row. error is simulated_ms / measured_ms - 1, predicted_error the same of p
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import Row, Settings, figures, main
+from benchmarks import common
+from benchmarks.common import Row, figures
 from gradwire import launch
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.throttle import IN_ORDER
@@ -39,7 +36,7 @@ LATENCY = 1e-4  # seconds
 
 
 @dataclass(frozen=True)
-class PredictionSettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of predictions."""
 
     repeats: int = 5
@@ -63,7 +60,7 @@ def periods(results: list[Steps], roles: list[str], length: int = 1) -> np.ndarr
     return np.diff([times[length - 1 : least : length] for times in ends], axis=1).mean(axis=0) / length
 
 
-def measure(settings: PredictionSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per strategy, number of ranks, size and bandwidth."""
     for kind in STRATEGIES.values():
         for N in settings.ranks:
@@ -72,7 +69,7 @@ def measure(settings: PredictionSettings) -> Iterator[Row]:
                 yield from measure_strategy(settings, kind(), N)
 
 
-def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -> Iterator[Row]:
+def measure_strategy(settings: Settings, strategy: Strategy, N: int) -> Iterator[Row]:
     """Yield the rows of a strategy with N ranks."""
     options, length = resolve(Options(strategy=strategy, n_gpus=N, device="cpu")), period(strategy)
     n_steps = max(2 * settings.repeats, 3 * length)
@@ -103,7 +100,3 @@ def measure_strategy(settings: PredictionSettings, strategy: Strategy, N: int) -
                 "error": f"{100 * (virtual / middle - 1):+.1f} %",
                 "predicted_error": f"{100 * (predicted / middle - 1):+.1f} %",
             }  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, PredictionSettings, measure))

@@ -1,9 +1,14 @@
-"""Write the Speed table into benchmarks/README.md, from the figures that `python -m benchmarks.run_all` has kept.
+"""Write the Speed table into benchmarks/README.md, from the figures that its benchmarks have kept.
 
-python -m benchmarks.report
+python -m benchmarks report              # from the figures in the repository
+
+python -m benchmarks report --measure    # from new ones: less than 20 minutes, with nothing else running
+
+A benchmark that fails is reported, and the others are still run; the table is then left as it is.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.grid import ROOT
+from experiments.grid import ROOT, hardware
 from experiments.tables import markdown, replace_marked
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import write_atomically
-from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
+from gradwire.core.transports.timing import now
 
 README = Path(__file__).resolve().parent / "README.md"
 KEPT = ROOT / "results" / "intel-r-xeon-r-processor-2-cores" / "benchmarks"
@@ -27,8 +32,10 @@ Lines = Iterator[tuple[str, str]]
 class Settings:
     """Whose figures."""
 
-    results_dir: str = str(KEPT)
-    """The folder with the figures."""
+    results_dir: str | None = None
+    """The folder with the figures. Default: those in the repository; with --measure results/HARDWARE/benchmarks."""
+    measure: bool = False
+    """Run all benchmarks of the table first."""
 
 
 def load(folder: Path) -> dict[str, dict[str, Any]]:
@@ -37,16 +44,14 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     for name in TABLE:
         path = folder / f"{name}.json"
         if path.exists():
-            try:
+            with as_usage_error(f"{path}: not the figures of a benchmark", "; run it again"):
                 kept[name] = json.loads(path.read_text(encoding="utf-8"))
                 kept[name]["rows"][0], kept[name]["machine"]["cpu"], kept[name]["git_commit"]
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-                raise UsageError(f"{path}: not the figures of a benchmark ({one_line(error)}); run it again") from error
     if not kept:
-        raise UsageError(f"no figures in {folder}: make them with python -m benchmarks.run_all")
+        raise UsageError(f"no figures in {folder}: make them with python -m benchmarks report --measure")
     # But for the kernel, which is updated now and then: "platform" says its version.
     if len({str(report["machine"] | {"platform": None}) for report in kept.values()}) > 1:
-        raise UsageError(f"{folder}: not all figures are of one machine; make them with python -m benchmarks.run_all")
+        raise UsageError(f"{folder}: not all figures are of one machine; make all with --measure")
     return kept
 
 
@@ -166,13 +171,27 @@ def with_table(text: str, kept: dict[str, dict[str, Any]]) -> str:
     return replace_marked(text, "speed", table(kept))
 
 
+def measure_all(folder: Path) -> None:
+    """Run all benchmarks of the table one after the other. Raises RunFailed at the end if one failed."""
+    failed = []
+    for name, (line, _) in TABLE.items():
+        print(f"\n{name}: {line}", flush=True)
+        t0 = now()
+        command = [sys.executable, "-m", "benchmarks", *line.split(), "--out", f"{folder.resolve()}/{name}.json"]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            failed.append(name)
+        print(f"{now() - t0:.0f} s", flush=True)
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(TABLE)} benchmarks failed: {', '.join(failed)}")
+
+
 def main(settings: Settings) -> None:
-    """Write the table. Raises UsageError if there are no figures."""
-    text = with_table(README.read_text(encoding="utf-8"), load(Path(settings.results_dir)))
+    """Write the table. Raises UsageError if there are no figures, RunFailed if a benchmark failed."""
+    folder = Path(settings.results_dir or KEPT)
+    if settings.measure:
+        folder = Path(settings.results_dir or ROOT / "results" / hardware("cpu") / "benchmarks")
+        measure_all(folder)
+    text = with_table(README.read_text(encoding="utf-8"), load(folder))
     with write_atomically(README) as temporary:
         temporary.write_text(text, encoding="utf-8")
     print(f"table in {README}")
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(lambda: main(parse(sys.argv[1:], Settings, __doc__)), "nothing was written"))

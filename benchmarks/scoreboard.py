@@ -1,13 +1,11 @@
 """Enter every strategy of the project into the scoreboard, each tuned on the same small budget.
 
-python -m benchmarks.scoreboard    # hours; the entries go to results/scoreboard/; those that are there stay
+python -m benchmarks scoreboard    # hours; the entries go to results/scoreboard/; those that are there stay
 
 On each cluster, with a seed that is none of the ten: three learning rates, with one or two values of one option. The
 best is entered. All that was tried is kept with the entry. `python -m docs.pages` then writes the table.
 """
 
-import sys
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +14,6 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from experiments.grid import ROOT
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.scoreboard import board, game
 from gradwire.scoreboard import table as scoreboard
@@ -40,7 +37,7 @@ VALUES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class All:
+class Settings:
     """What is entered."""
 
     names: Positional[tuple[str, ...]] = ()
@@ -85,23 +82,13 @@ def _score(entry: Entry, place: str, steps: int) -> float | None:
         return None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-
-    def work() -> None:
-        options = parse(sys.argv[1:] if arguments is None else arguments, All, __doc__ or "")
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        kept = {name for name, facts in scoreboard.load(FOLDER).items() if facts["game"] == board.described()}
-        names = options.names or [name for name in ENTRIES if name not in kept]
-        with board.workers() as pool:
-            for name in tqdm(names, unit="entry"):
-                entry, tried = tuned(name, pool)
-                facts, page = board.make(entry, pool)
-                board.keep(facts | {"tuning": {"seed": SEED, "scores": tried}}, page, FOLDER)
-                tqdm.write(f"{name}\n{scoreboard.compared(facts, scoreboard.load(FOLDER))}")
-
-    return run_command(work, "the entries so far are kept; the same command goes on")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(settings: Settings) -> None:
+    """Enter them. Raises UsageError, RunFailed."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    kept = {name for name, facts in scoreboard.load(FOLDER).items() if facts["game"] == board.described()}
+    with board.workers() as pool:
+        for name in tqdm(settings.names or [name for name in ENTRIES if name not in kept], unit="entry"):
+            entry, tried = tuned(name, pool)
+            facts, page = board.make(entry, pool)
+            board.keep(facts | {"tuning": {"seed": SEED, "scores": tried}}, page, FOLDER)
+            tqdm.write(f"{name}\n{scoreboard.compared(facts, scoreboard.load(FOLDER))}")

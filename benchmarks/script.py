@@ -1,6 +1,6 @@
 """A DistributedDataParallel script on the virtual cluster takes the time that it takes on the kernel's network.
 
-python -m benchmarks.script --out script.json     # as root: it makes network namespaces
+python -m benchmarks script --out script.json     # as root: it makes network namespaces
 
 Measured: `ddp_steps.py` by one process in each namespace, on links that `tc` shapes (see `namespaces.py`), with gloo.
 simulated_ms: `simulate.py --script` with the latency 100 us and --compute as the script takes with one rank, measured
@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from benchmarks import ddp_steps
-from benchmarks.common import Row, Settings, figures, main
+from benchmarks import common, ddp_steps
+from benchmarks.common import Row, figures
 from benchmarks.namespaces import DEVICE, namespaces
 from gradwire.networks.units import PAYLOAD
 from gradwire.torch_scripts.collectives import plans
@@ -35,7 +36,7 @@ _RUN += "sys.stdout.flush(); os._exit(0)"
 
 
 @dataclass(frozen=True)
-class ScriptSettings(Settings):
+class Settings(common.Settings):
     """Options of the benchmark of a script."""
 
     repeats: int = 8
@@ -66,25 +67,20 @@ def simulated(n: int, mbit: int, steps: int, bucket_mb: float, compute: float) -
     return (ends[-1] - ends[1]) / (len(ends) - 2)
 
 
-def measure(settings: ScriptSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row for each number of ranks, bandwidth and size of a bucket."""
     steps = settings.repeats + 2
     alone = subprocess.run([sys.executable, ddp_steps.__file__, "1", "50"], capture_output=True, text=True, check=True)
     compute = float(np.median(np.array(alone.stdout.split(), float)))
-    for n in settings.ranks:
-        for mbit in settings.mbit:
-            with namespaces(n) as made:
-                made.shape(mbit * 1e6 / 8)
-                for bucket_mb in settings.bucket_mb:
-                    commands = [command(rank, n, made.address(0), steps, bucket_mb) for rank in range(n)]
-                    seconds = np.array(made.run(commands, LIMIT_S)[0].split(), float)
-                    ours = simulated(n, mbit, steps, bucket_mb, compute)
-                    yield {
-                        "ranks": n, "mbit": mbit, "bucket_mb": bucket_mb, "compute_ms": 1e3 * compute,
-                        "simulated_ms": 1e3 * ours, **figures(measured_ms=1e3 * seconds),
-                        "error": 100 * (ours / float(np.median(seconds)) - 1),
-                    }  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__ or "", ScriptSettings, measure))
+    for n, mbit in product(settings.ranks, settings.mbit):
+        with namespaces(n) as made:
+            made.shape(mbit * 1e6 / 8)
+            for bucket_mb in settings.bucket_mb:
+                commands = [command(rank, n, made.address(0), steps, bucket_mb) for rank in range(n)]
+                seconds = np.array(made.run(commands, LIMIT_S)[0].split(), float)
+                ours = simulated(n, mbit, steps, bucket_mb, compute)
+                yield {
+                    "ranks": n, "mbit": mbit, "bucket_mb": bucket_mb, "compute_ms": 1e3 * compute,
+                    "simulated_ms": 1e3 * ours, **figures(measured_ms=1e3 * seconds),
+                    "error": 100 * (ours / float(np.median(seconds)) - 1),
+                }  # fmt: skip

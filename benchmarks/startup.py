@@ -1,6 +1,6 @@
 """A first run takes at most 2.2 times as long as `import torch`; 8 ranks are ready at most 1.5 times as late as 1.
 
-python benchmarks/startup.py
+python -m benchmarks startup
 
 Seconds of fresh Python processes, which take turns. Row 1: one that only imports torch. Row 2: the README's first
 command, 10 epochs of the digits mlp with one server and three workers, from its start to its end; its ratio is to row
@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import Row, Settings, figures, in_turns, main
+from benchmarks import common
+from benchmarks.common import Row, figures, in_turns
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.timing import now
 from strategies.all_reduce.ring_all_reduce import RingAllReduce
@@ -43,7 +42,7 @@ class Told(RingAllReduce):
 
 
 @dataclass(frozen=True)
-class StartupSettings(Settings):
+class Settings(common.Settings):
     """Options of the startup benchmark."""
 
     repeats: int = 5
@@ -81,7 +80,7 @@ def seconds_to_first_result() -> float:
         return seconds_of(*FIRST_RUN, "--results_dir", folder)
 
 
-def measure(settings: StartupSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield a row for the import of torch, one for a first run, and one per number of ranks."""
     seconds_to_first_result()  # the files are in memory now, for all alike
     whole = {"import torch": lambda: seconds_of(*IMPORT), "first run, to its end": seconds_to_first_result}
@@ -91,7 +90,3 @@ def measure(settings: StartupSettings) -> Iterator[Row]:
         first = next(iter(seconds.values()))
         for what, taken in seconds.items():
             yield {"what": what, **figures(seconds=taken, ratio=taken / first)}
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, StartupSettings, measure))

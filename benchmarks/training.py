@@ -2,28 +2,25 @@
 at least 1.15 times), param_server at least 1.1 times as fast as the same exchange done with gloo (MLP), and
 fully_sharded at least 1.3 times as fast as FSDP2 (GPT of 240,000 parameters).
 
-python benchmarks/training.py --n_gpus 2
-python benchmarks/training.py --models gpt --batch_size 8
+python -m benchmarks training --n_gpus 2
+python -m benchmarks training --models gpt --batch_size 8
 
 Samples/s of all workers together, on random 28 x 28 pixels or 64 characters, SGD with momentum. Both sides of a pair
 live in the same processes and blocks of steps alternate; before any is timed, the two must have come to the same
 parameters.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, main, slowest
+from benchmarks import common
+from benchmarks.common import Row, Seconds, StepSettings, alternate, figures, gloo, slowest
 from benchmarks.networks import new_batch, new_network, new_optimizer
 from gradwire import launch
 from gradwire.baselines.fully_sharded_builtin import BuiltinFullySharded
@@ -69,7 +66,7 @@ class GlooServer(Served):
 
 
 @dataclass(frozen=True)
-class TrainingSettings(StepSettings):
+class Settings(common.StepSettings):
     """Options of the training benchmark."""
 
     n_gpus: int = 2
@@ -126,7 +123,7 @@ def on_rank(
         return alternate(transport, blocks, settings.repeats)
 
 
-def measure(settings: TrainingSettings) -> Iterator[Row]:
+def measure(settings: Settings) -> Iterator[Row]:
     """Yield one row per model and pair."""
     pairs: list[tuple[Strategy, Strategy]] = [
         (RingAllReduce(), BuiltinRingAllReduce()), (ParamServer(), GlooServer(steps=settings.steps)),
@@ -144,7 +141,3 @@ def measure(settings: TrainingSettings) -> Iterator[Row]:
             yield {"model": model, "n_gpus": settings.n_gpus, "strategy": shown, "peer": peer} | figures(
                 samples_per_s=per_s[ours], peer_samples_per_s=per_s[peer], ratio=per_s[ours] / per_s[peer]
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, TrainingSettings, measure))

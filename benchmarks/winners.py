@@ -1,24 +1,22 @@
 """Which all-reduce is the fastest for so many bytes and ranks: in virtual time, and by the closed forms.
 
-python -m benchmarks.winners    # the table goes to results/, the map to media/; all points: two minutes on one core
+python -m benchmarks winners    # the table goes to results/, the map to media/; all points: two minutes on one core
 
 The closed forms, the path of `cost()` and on racks `ON_RACKS`, agree with virtual time where the all-reduce that they
 choose takes at most TIE more than the fastest. Of all that do, the first of `all_reduces` is named.
 """
 
 import dataclasses
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from experiments import drawing, grid
-from experiments.grid import KEPT, ROOT
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.core.transports.base import Transport
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import NetworkOptions
@@ -49,7 +47,6 @@ COLOURS = {
     "hierarchical_ring": "#d55e00",
 }  # fmt: skip
 UNITS = {2**10: "1 KiB", 2**14: "16 KiB", 2**18: "256 KiB", 2**22: "4 MiB", 2**26: "64 MiB"}
-Borders = Sequence[tuple[int, float]]  # the ranks and bytes of each
 _CROSS: Any = {"marker": "X", "s": 34, "facecolors": "white", "edgecolors": "black", "lw": 0.7}
 
 
@@ -127,13 +124,28 @@ def summary(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def draw(table: pd.DataFrame, borders: Mapping[str, Borders], out: Path) -> None:
+def draw(table: pd.DataFrame, out: Path) -> None:
     """Draw a map for each network, with the borders by the closed forms, and where those choose another."""
-    figure, panels = drawing.sheet(4.4, 1, len(borders), 10.5, squeeze=False)
-    for axes, (name, of_network) in zip(panels[0], borders.items(), strict=True):
-        at, wrong = table["network"] == name, missed(table)
-        _map(axes, table[at], table[at & wrong], of_network)
-        axes.set_title(f"{name}\nclosed forms right: {100 * (~wrong[at]).mean():.1f} % of {at.sum()}", fontsize=10)
+    places = table["network"].unique()
+    figure, panels = drawing.sheet(4.4, 1, len(places), 10.5, squeeze=False)
+    for axes, place in zip(panels[0], places, strict=True):
+        of = table[table["network"] == place]
+        codes = of.assign(code=of["fastest"].map(list(COLOURS).index))
+        won = codes.pivot(index="ranks", columns="bytes", values="code")
+        ranks, sizes = list(won.index), won.columns.to_numpy(float)
+        edges = np.append(sizes, 2 * sizes[-1]) / np.sqrt(2)
+        rows, colours = np.arange(len(ranks) + 1) - 0.5, ListedColormap(list(COLOURS.values()))
+        axes.pcolormesh(edges, rows, won.to_numpy(), cmap=colours, vmin=-0.5, vmax=len(COLOURS) - 0.5)
+        for N, nbytes in borders(place, ranks):
+            axes.vlines(nbytes, ranks.index(N) - 0.5, ranks.index(N) + 0.5, color="black", lw=2)
+        wrong = of[missed(of)]
+        axes.scatter(wrong["bytes"], wrong["ranks"].map(ranks.index), zorder=3, **_CROSS)
+        axes.set(xscale="log", xlabel="bytes of the vector", ylabel="ranks N", xlim=(edges[0], edges[-1]))
+        axes.set_xticks(list(UNITS), labels=list(UNITS.values()), fontsize=8)
+        axes.set_xticks([], minor=True)
+        axes.set_yticks(range(len(ranks)), labels=ranks, fontsize=8)
+        right = 100 * (1 - len(wrong) / len(of))
+        axes.set_title(f"{place}\nclosed forms right: {right:.1f} % of {len(of)}", fontsize=10)
     for name in table["fastest"].unique():
         axes.bar(0, 0, color=COLOURS[name], label=name)
     axes.plot([], [], color="black", lw=2, label="border by the closed forms")
@@ -143,27 +155,10 @@ def draw(table: pd.DataFrame, borders: Mapping[str, Borders], out: Path) -> None
     drawing.save(figure, out, 120)
 
 
-def _map(axes: Axes, of: pd.DataFrame, missed: pd.DataFrame, borders: Borders) -> None:
-    codes = of["fastest"].map(list(COLOURS).index)
-    won = of.assign(code=codes).pivot(index="ranks", columns="bytes", values="code")
-    ranks, sizes = list(won.index), won.columns.to_numpy(float)
-    edges = np.append(sizes, 2 * sizes[-1]) / np.sqrt(2)
-    rows, colours = np.arange(len(ranks) + 1) - 0.5, ListedColormap(list(COLOURS.values()))
-    axes.pcolormesh(edges, rows, won.to_numpy(), cmap=colours, vmin=-0.5, vmax=len(COLOURS) - 0.5)
-    for N, nbytes in borders:
-        axes.vlines(nbytes, ranks.index(N) - 0.5, ranks.index(N) + 0.5, color="black", lw=2)
-    axes.scatter(missed["bytes"], missed["ranks"].map(ranks.index), zorder=3, **_CROSS)
-    axes.set(xscale="log", xlabel="bytes of the vector", ylabel="ranks N", xlim=(edges[0], edges[-1]))
-    axes.set_xticks(list(UNITS), labels=list(UNITS.values()), fontsize=8)
-    axes.set_xticks([], minor=True)
-    axes.set_yticks(range(len(ranks)), labels=ranks, fontsize=8)
-
-
 def show(table: pd.DataFrame) -> None:
     """Print the summary, and draw the map."""
     print(summary(table))
-    draw(table, {place: list(borders(place, ranks)) for place, (*_, ranks) in PLACES.items()}, PICTURE)
+    draw(table, PICTURE)
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, OUT, POINTS, compare, show))
+RUNS = Grid(OUT, POINTS, compare, show)

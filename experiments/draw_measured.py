@@ -31,6 +31,7 @@ _AGAINST = {
 }  # fmt: skip
 _ROLES = {SERVER: "#c25b4e", "worker": "#3b6ea5"}
 _OUTSIDE = "outside any phase"
+Panel = tuple[Figure, Any]  # of a larger figure, with its axes; without one, a figure of its own is drawn
 
 
 def _below(setup: Setup, width: int = 12) -> str:
@@ -61,16 +62,9 @@ def _against(axes: Axes, results: Results, setups: Sequence[Setup], x: str, meas
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
 
 
-def time_by_phase(results: Results, setups: Sequence[Setup]) -> Figure:
-    """Draw where the seconds of an epoch go, one bar a setup and role."""
-    figure, axes = sheet(1.4 + 0.6 * len(setups))
-    _phases(axes, results, setups)
-    legend_below(figure, axes, 7)
-    return figure
-
-
-def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
-    """Draw one bar a setup and role: the mean seconds of an epoch in each phase."""
+def time_by_phase(results: Results, setups: Sequence[Setup], on: Panel | None = None) -> Figure:
+    """Draw where the seconds of an epoch go, one bar a setup and role: the mean in each phase."""
+    figure, axes = on or sheet(1.4 + 0.6 * len(setups))
     bars = {}
     for setup in setups:
         roles = pick(results.phases, setup).set_index("role")[[*(f"{phase}_s" for phase in PHASES), "epoch_s"]]
@@ -82,17 +76,14 @@ def _phases(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     axes.tick_params(axis="y", labelsize=8)
     axes.invert_yaxis()
     finish(axes, f"where an epoch's time goes ({setups[0].model.upper()})", "x", xlabel="seconds per epoch")
-
-
-def bytes_by_rank(results: Results, setups: Sequence[Setup]) -> Figure:
-    """Draw the MB that each rank sends in a step."""
-    figure, axes = sheet(2.8)
-    _traffic(axes, results, setups)
+    if not on:
+        legend_below(figure, axes, 7)
     return figure
 
 
-def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
-    """Draw one bar a rank, one group of bars a setup: the MB that the rank sends in a step."""
+def bytes_by_rank(results: Results, setups: Sequence[Setup], on: Panel | None = None) -> Figure:
+    """Draw the MB that each rank sends in a step: one bar a rank, one group of bars a setup."""
+    figure, axes = on or sheet(2.8)
     groups: dict[float, str] = {}
     left, roles = 0.0, set[str]()
     for setup in setups:
@@ -107,6 +98,7 @@ def _traffic(axes: Axes, results: Results, setups: Sequence[Setup]) -> None:
     finish(axes, f"what each rank sends ({setups[0].model.upper()})", "y", ylabel="MB sent per step")
     if len(roles) > 1:
         axes.legend(handles=[Patch(color=_ROLES[role], label=role) for role in sorted(roles)], fontsize=8)
+    return figure
 
 
 def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Sequence[Setup]) -> Figure:
@@ -118,9 +110,9 @@ def overview(results: Results, compared: Mapping[str, Sequence[Setup]], sent: Se
         low, high = axes.get_ylim()
         axes.set_ylim(low - 0.1 * len(axes.get_lines()) * (high - low), high)  # room for the legend below the data
         axes.legend(fontsize=8, loc="lower right", **DASHED)
-    _phases(bottom[0], results, compared["mlp"])
+    time_by_phase(results, compared["mlp"], (figure, bottom[0]))
     bottom[0].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=4, frameon=False)
-    _traffic(bottom[1], results, sent)
+    bytes_by_rank(results, sent, (figure, bottom[1]))
     return figure
 
 
@@ -154,7 +146,7 @@ def servers(results: Servers) -> Figure:
     equal = results.staleness[results.staleness["part"] == "final"]
     _shares(below[0], equal, "server", _STALE, "staleness, equal workers")
     _epoch_seconds(below[1], results)
-    _kept(below[2], results)
+    lost(results, (figure, below[2]))
     legend_below(figure, above[0])
     return figure
 
@@ -165,13 +157,6 @@ def straggler(results: Servers) -> Figure:
     _epoch_seconds(left, results)
     _accuracy(right, results, "seconds", "slow", _PARTS["slow"])
     legend_below(figure, right)
-    return figure
-
-
-def lost(results: Servers) -> Figure:
-    """Draw how many of the updates of several clients a server has kept."""
-    figure, axes = sheet(3.0)
-    _kept(axes, results)
     return figure
 
 
@@ -214,14 +199,16 @@ def _epoch_seconds(axes: Axes, results: Servers) -> None:
     finish(axes, "pale: equal workers,\ndark: one 5 times as slow", "y", ylabel="seconds per epoch")
 
 
-def _kept(axes: Axes, results: Servers) -> None:
-    """Draw a pair of bars for each number of clients: the % of the updates that was kept."""
+def lost(results: Servers, on: Panel | None = None) -> Figure:
+    """Draw which % of the updates of several clients a server has kept, a pair of bars for each number of clients."""
+    figure, axes = on or sheet(3.0)
     share = results.lost.assign(kept=100 * results.lost["kept"] / results.lost["made"])
     means = bars(axes, share.set_index(["clients", "mode"])["kept"], _MODES)
     axes.set_xticklabels([f"{n} client{'s' * (n > 1)}" for n in means.index])
     finish(axes, "updates that a server keeps", "y", ylabel="% of the updates kept", ylim=(0, 135))
     axes.set_yticks(range(0, 101, 25))
     axes.legend(["read, modify, write back", "push the increment"], fontsize=8, loc="upper right")
+    return figure
 
 
 # Timelines

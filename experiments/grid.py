@@ -17,9 +17,8 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import AnyPath, check_writable_by, write_together
-from gradwire.core.records.errors import RunFailed, UsageError, one_line
+from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
 from gradwire.core.records.machine import git_commit, machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,17 +113,13 @@ class Store:
         self.paths = [self.folder / f"{name}{suffix}" for suffix in (".csv", ".json")]
         self.table, self.facts = pd.DataFrame(columns=list(self.columns)), dict[str, Any]()
         if any(path.exists() for path in self.paths):
-            try:
+            files = " and ".join(path.name for path in self.paths)
+            cure = f"; take {files} from the repository again, or delete them and measure again"
+            with as_usage_error(f"{folder}: the results of {name} are damaged", cure):
                 if self.paths[1].exists() or not self.may_lack_facts:
                     self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
                 # Otherwise a strategy called "none" would be read as a missing value.
                 self.load(pd.read_csv(self.paths[0], dtype=self.columns, keep_default_na=False, na_values=[""]))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UsageError(
-                    f"{folder}: the results of {name} are damaged ({one_line(error)}); take "
-                    f"{' and '.join(path.name for path in self.paths)} from the repository again, or delete them and "
-                    "measure again"
-                ) from error
 
     def load(self, table: pd.DataFrame) -> None:
         """Take over what was read: `table`, beside the facts."""
@@ -178,45 +173,36 @@ def _values(case: Iterable[Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class NoOptions:
-    """The options of a benchmark that has none."""
-
-
-def main(
-    description: str | None, out: Path, cases: Sequence[Row], make: Callable[..., Row | Iterable[Row]],
-    show: Callable[[pd.DataFrame], object], **options: Any,
-) -> int:  # fmt: skip
-    """Make the cases that `out` lacks, `make(**case)` giving the rows of each, then show all; return the exit code.
+class Grid:
+    """A table of runs: its file, its cases, the function that makes the rows of each, and the one that shows them all.
 
     `options`: what else the rows depend on, which is kept beside them.
     """
 
-    def work() -> None:
-        parse(sys.argv[1:], NoOptions, description or "")
-        fill(Table(out, list(cases[0]), options), cases, make, show)
+    out: Path
+    cases: Sequence[Row]
+    make: Callable[..., Row | Iterable[Row]]
+    show: Callable[[pd.DataFrame], object]
+    options: Row = field(default_factory=dict)
 
-    return run_command(work, FINISHED)
+    def complete(self) -> None:
+        """Make the cases that the table lacks, then show all. Raises UsageError, RunFailed."""
+        kept, count = Table(self.out, list(self.cases[0]), self.options), Count()
+        there = kept.cases
+        lacking = [case for case in self.cases if _values(case.values()) not in there]
+        if lacking:
+            kept.refuse_another_machine()
+            check_writable_by("results_dir", kept.folder)
 
+        def rows(case: Row) -> pd.DataFrame:
+            found = self.make(**case)
+            return pd.DataFrame([found] if isinstance(found, Mapping) else list(found))
 
-def fill(
-    kept: Table, cases: Sequence[Row], make: Callable[..., Row | Iterable[Row]], show: Callable[[pd.DataFrame], object]
-) -> None:
-    """See `main`. Raises UsageError, RunFailed."""
-    there, count = kept.cases, Count()
-    lacking = [case for case in cases if _values(case.values()) not in there]
-    if lacking:
-        kept.refuse_another_machine()
-        check_writable_by("results_dir", kept.folder)
-
-    def rows(case: Row) -> pd.DataFrame:
-        found = make(**case)
-        return pd.DataFrame([found] if isinstance(found, Mapping) else list(found))
-
-    jobs = ((" ".join(_values(case.values())), kept.append, attempt(partial(rows, case))) for case in lacking)
-    count.collect(jobs, len(lacking))
-    count.check()
-    show(kept.table)
-    print(f"table in {kept.paths[0]}: {count.made} runs made, {len(cases) - len(lacking)} were there")
+        jobs = ((" ".join(_values(case.values())), kept.append, attempt(partial(rows, case))) for case in lacking)
+        count.collect(jobs, len(lacking))
+        count.check()
+        self.show(kept.table)
+        print(f"table in {kept.paths[0]}: {count.made} runs made, {len(self.cases) - len(lacking)} were there")
 
 
 class Experiment(ABC):
@@ -264,7 +250,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def results(self, kept: Any, runs: list[Any], common: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield each run with its result, or the error. `common`: device, data_dir and results_dir."""
+        """Yield each run with its result, or the error. `common`: device and data_dir."""
 
     def missing(self, folder: Path) -> list[str]:
         """Return the names of the runs and files that are not there; of the grid first. Raises UsageError."""

@@ -1,7 +1,8 @@
 """The results as tidy tables: notebooks, figures and READMEs are made from these, and these from results/."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -210,22 +211,19 @@ def ratio_to(results: Results, setup: Setup) -> pd.Series:
 
 def provenance(results: Results) -> str:
     """Return on what, with what, how and by which code the results were measured, from their records."""
-    facts = pd.json_normalize(list(results.metadata.values()))
-
-    def every(*columns: str) -> list[str]:
-        return [", ".join(sorted(set(facts[column].astype(str)))) for column in columns]
-
-    facts["gpus"] = facts["machine.gpus"].map(lambda gpus: ", ".join(sorted(set(gpus))) or "no GPU")
-    facts["system"] = facts["machine.platform"].str.partition("-")[0]
-    facts["commit"] = facts["git_commit"].str.replace(r"^(.{10})[^-]*", r"\1", regex=True)
-    cpu, cores, memory, gpus = every("machine.cpu", "machine.cores", "machine.memory_gib", "gpus")
-    torch, python, system, commit = every("machine.torch", "machine.python", "system", "commit")
-    of = [f"options.{name}" for name in ("device", "dataset", "optimizer", "lr", "momentum", "dtype")]
-    device, dataset, optimizer, lr, momentum, dtype = every(*of)
-    seeds = ", ".join(map(str, sorted(results.runs["seed"].unique())))
+    runs = list(results.metadata.values())  # all of one machine
+    on, seeds = runs[0]["machine"], map(str, sorted(results.runs["seed"].unique()))
+    of = ("device", "dataset", "optimizer", "lr", "momentum", "dtype")
+    device, dataset, optimizer, lr, momentum, dtype = (_every(str(run["options"][name]) for run in runs) for name in of)
+    commits = _every(re.sub("^(.{10})[^-]*", r"\1", str(run["git_commit"])) for run in runs)
     return (
-        f"machine   {cpu}, {cores} cores, {memory} GiB, {gpus}, device {device}\n"
-        f"software  torch {torch}, Python {python}, {system}\n"
+        f"machine   {on['cpu']}, {on['cores']} cores, {on['memory_gib']} GiB, {_every(on['gpus']) or 'no GPU'}, "
+        f"device {device}\n"
+        f"software  torch {on['torch']}, Python {on['python']}, {on['platform'].partition('-')[0]}\n"
         f"training  {dataset}, {optimizer}, learning rate {lr}, momentum {momentum}, {dtype}\n"
-        f"runs      {len(results.runs)}, seeds {seeds}, code at {commit}"
+        f"runs      {len(results.runs)}, seeds {', '.join(seeds)}, code at {commits}"
     )
+
+
+def _every(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values)))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -135,9 +136,15 @@ class Measured(Experiment):
 
 def _make(options: Options, kept: Runs) -> Result:
     """Make one run. That a learning rate of the grid diverges is a result. Raises RunFailed, UsageError, OSError."""
-    name, path = str(options.run_name), Path(options.results_dir) / str(options.run_name)
-    try:
-        run(options, quiet=True)
+    name = str(options.run_name)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        try:
+            run(replace(options, results_dir=folder), quiet=True)
+        except RunFailed as error:
+            if not name.startswith(TUNING) or not diverged(error):
+                raise
+            return pd.DataFrame(), {"options": options.recorded(), "git_commit": git_commit(), DIVERGED: str(error)}
         said = results.load_metadata(f"{path}.json")
         if name.startswith(TIMELINE):
             with write_atomically(kept.events_of(name)) as temporary:
@@ -145,12 +152,6 @@ def _make(options: Options, kept: Runs) -> Result:
         if options.events and options.strategy.traits.asynchronous and not name.startswith(TUNING):
             said[STALENESS] = histogram(results.load_events(path)).astype("int64").to_numpy().tolist()
         return results.load_table(f"{path}.csv"), said
-    except RunFailed as error:
-        if not name.startswith(TUNING) or not diverged(error):
-            raise
-        return pd.DataFrame(), {"options": options.recorded(), "git_commit": git_commit(), DIVERGED: str(error)}
-    finally:
-        shutil.rmtree(options.results_dir, ignore_errors=True)
 
 
 def measured(recorded: Mapping[str, Any]) -> dict[str, Any]:

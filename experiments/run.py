@@ -20,10 +20,9 @@ from gradwire.ending import end_while_loading
 if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-C may come
     end_while_loading("finished runs are kept, and the same command continues from there")
 
-import shutil
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from tyro.conf import Positional
 
@@ -37,25 +36,18 @@ from experiments.virtual_cases import CODED, METHODS
 from gradwire import Options
 from gradwire.command_line import parse, run_command
 from gradwire.core.records.atomic import check_writable_by
-from gradwire.core.records.errors import UsageError
+from gradwire.core.records.errors import UsageError, unknown
 from gradwire.core.records.tables import aligned
 from gradwire.core.training.checks import resolve
 from gradwire.core.workloads import datasets
-
-WORK = ".work"  # where runs write their own files, until they are collected
 
 
 @dataclass(frozen=True)
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[
-        Literal[
-            "param_server", "ring_all_reduce", "scaling", "server_family", "cluster", "dgs", "compression",
-            "whole_family", "language_model", "low_communication", "all",
-        ]
-    ]  # fmt: skip
-    """The experiment whose runs are made."""
+    experiment: Positional[str]
+    """The experiment whose runs are made, or all."""
     quick: bool = False
     """All of it small, in a few minutes: digits, one seed."""
     results_dir: str | None = None
@@ -73,6 +65,8 @@ def main(settings: Settings) -> None:
     if settings.results_dir == "":
         raise UsageError("--results_dir: is empty; name a folder, or leave it out")
     experiments = of_size(settings.quick)
+    if settings.experiment not in (names := (*experiments, "all")):
+        raise unknown("experiment", settings.experiment, names)
     chosen = list(experiments) if settings.experiment == "all" else [settings.experiment]
     chosen = [METHODS, CODED] if chosen == [CODED] else chosen
     device = resolve(Options(device=settings.device)).device
@@ -80,7 +74,6 @@ def main(settings: Settings) -> None:
     of = "text" if {TEXT, SELDOM}.issuperset(chosen) else "digits" if settings.quick else "fashion_mnist"
     datasets.load(Options(dataset=of, data_dir=settings.data_dir, download=settings.download))
     check_writable_by("results_dir", directory)
-    shutil.rmtree(directory / WORK, ignore_errors=True)  # of a command that was killed
     kept = {
         name: experiment.open(directory) for name, experiment in experiments.items() if name in (*COMPARED, *chosen)
     }
@@ -89,7 +82,7 @@ def main(settings: Settings) -> None:
         if experiments[name].missing(directory):
             for store in measured if kept[name] in measured else [kept[name]]:
                 store.refuse_another_machine()
-    common, count = {"device": device, "data_dir": settings.data_dir, "results_dir": str(directory / WORK)}, Count()
+    common, count = {"device": device, "data_dir": settings.data_dir}, Count()
 
     def make(experiment: Experiment, store: Any, runs: list[Any]) -> bool:
         """Make the runs that are not there, nor in another store; return whether all are there."""

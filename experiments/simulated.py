@@ -14,12 +14,12 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.grid import Experiment, Store, attempt, diverged
+from experiments.grid import Experiment, Store, attempt, diverged, made_by
 from gradwire import Options, run
 from gradwire.core.records.atomic import AnyPath
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.records.events import METERS
-from gradwire.core.records.machine import git_commit, machine, usable_cores
+from gradwire.core.records.machine import usable_cores
 from gradwire.core.records.tables import SERVER, scores
 from gradwire.core.records.tables import workers as trained
 from gradwire.virtual_time import simulate
@@ -162,7 +162,7 @@ class Simulated(Experiment):
         kept, size = Rows(folder, self.name), self.sizes[self.quick]
         if kept.facts and any(kept.facts[name] != size[name] for name in _SIZE):
             raise UsageError(f"{kept.paths[0]}: has runs of another size; delete it, or name another --results_dir")
-        kept.facts = kept.facts or {**size, **self.constants, "machine": machine(), "git_commit": git_commit()}
+        kept.facts = kept.facts or {**size, **self.constants, **made_by()}
         return kept
 
     def tuned(self, kept: Rows) -> Rates:

@@ -115,7 +115,7 @@ def main() -> None:
         for name, (title, *_) in RUNS.items():
             browser.open(PAGES / f"{name}.html", width=520)
             browser.run("document.querySelector('h2').textContent = arguments[0]", title)
-            browser.run("for (const one of document.querySelectorAll('.below, .right')) one.remove()")
+            browser.run("for (const hidden of document.querySelectorAll('.below, .right')) hidden.remove()")
             browser.frame()
             with write_atomically(PAGES / f"{name}.png") as unfinished:
                 unfinished.write_bytes(browser.element("section").screenshot_as_png)

@@ -19,7 +19,7 @@ from PIL import Image
 
 from gradwire import launch
 from gradwire.core.records.atomic import AnyPath, write_atomically
-from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.errors import UsageError, as_usage_error
 from gradwire.core.records.observer import Observer
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.transports.base import Transport
@@ -84,10 +84,8 @@ def load(path: AnyPath) -> tuple[np.ndarray, pd.DataFrame]:
     A message: src sent the `value` of `chunk` in `bytes`, and dst then held `after`, at `received_us`; it was the k-th
     of its tag between the two. Raises OSError if the file cannot be read, UsageError if it is not such a trace.
     """
-    try:
+    with as_usage_error(f"{path}: not a trace", kinds=(ValueError, KeyError)):
         trace = pd.read_csv(path, dtype=TYPES, na_filter=False)[list(TYPES)]
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"{path}: not a trace: {one_line(error)}") from error
     ranks = trace.groupby("rank")[VALUES]
     changed = trace[VALUES] != ranks.shift().fillna(trace[VALUES])  # by a receipt one element, by all else none
     trace["chunk"] = changed.to_numpy().argmax(axis=1)

@@ -54,7 +54,7 @@ def _enter(options: ScoreboardOptions) -> None:
         raise UsageError("name the entry, such as yourmodule:YourClass, or give --verify")
     if ":" not in options.entry:
         raise UsageError(
-            f"{options.entry}: must be yourmodule:YourClass; python -m benchmarks.scoreboard has the others"
+            f"{options.entry}: must be yourmodule:YourClass; python -m benchmarks scoreboard has the others"
         )
     folder, entry = Path(options.results_dir), find(options.entry)
     kept = {name: facts for name, facts in scoreboard.load(folder).items() if facts["game"] == board.described()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gradwire.core.records.errors import UsageError, one_line
+from gradwire.core.records.errors import as_usage_error
 
 P = 0.01
 """A record must beat every other entry with a smaller p than this."""
@@ -22,17 +22,13 @@ def load(folder: Path) -> dict[str, Facts]:
     found: dict[str, Facts] = {}
     seeds = set()
     for path in sorted(folder.glob("*.json")):
-        try:
+        with as_usage_error(f"{path}: is no entry of the scoreboard", "; remove it, or restore it from git"):
             facts = json.loads(path.read_text(encoding="utf-8"))
             wrong = _wrong(facts)
             seeds |= set() if wrong else {len(of["scores"]) for of in facts["clusters"].values()}
             if wrong or len(seeds) > 1:
                 raise ValueError(wrong or "other entries have another number of seeds")
             found[facts["entry"]] = facts
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(
-                f"{path}: is no entry of the scoreboard ({one_line(error)}); remove it, or restore it from git"
-            ) from error
     return found
 
 

@@ -1,8 +1,8 @@
 """The benchmarks run and write what they promise; no test looks at how fast anything is."""
 
 import dataclasses
-import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import common, report, run_all
+from benchmarks import NAMES, common, report
+from benchmarks.__main__ import start
 from benchmarks.all_reduce import OURS
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
@@ -91,13 +92,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def run(name: str, *arguments: str) -> None:
+def run(*line: str) -> None:
     """Give a benchmark its arguments, in this process."""
-    module, threads = importlib.import_module(f"benchmarks.{name}"), torch.get_num_threads()
-    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    (kind,) = (value for value in own if issubclass(value, common.Settings))
+    threads = torch.get_num_threads()
     try:
-        common.run(module.__doc__ or "", kind, module.measure, arguments)
+        start(line)
     finally:
         torch.set_num_threads(threads)
 
@@ -122,8 +121,8 @@ def test_a_small_run(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.end_to_end
-def test_benchmarks_are_scripts(tmp_path: Path) -> None:
-    line = [sys.executable, "benchmarks/all_reduce.py", "--sizes", "1000", "2000", "--repeats", "2", "--out"]
+def test_a_benchmark_is_a_command(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "benchmarks", "all_reduce", "--sizes", "1000", "2000", "--repeats", "2", "--out"]
     done = subprocess.run([*line, tmp_path / "figures.json"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
@@ -142,6 +141,7 @@ compression --codecs topk zip
 prediction --compute_ms -1
 training --n_gpus 1
 training --models vgg
+winners --points
 parameter_server --workers 2 0
 all_reduce --peers nccl
 all_reduce --no_such_option
@@ -153,9 +153,25 @@ startup --out /dev/null/figures.json
 
 @pytest.mark.parametrize("line", WRONG.split("\n")[1:-1])
 def test_bad_usage_names_the_option(line: str) -> None:
-    name, option, *values = line.split()
-    with pytest.raises(UsageError, match=option.strip("-")):
-        run(name, option, *values)
+    with pytest.raises(UsageError, match=line.split()[1].strip("-")):
+        run(*line.split())
+
+
+def test_a_wrong_name_is_told_and_without_one_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="benchmark winer: unknown; did you mean winners"):
+        run("winer")
+    with pytest.raises(UsageError, match="name a benchmark"):
+        run()
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in NAMES)
+
+
+@pytest.mark.parametrize("former", [["-m", "benchmarks.winners"], ["benchmarks/startup.py", "--ranks", "1"]])
+def test_a_former_script_is_refused(former: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *former], cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT)
+    assert done.returncode == 2
+    assert b"is now python -m benchmarks " in done.stderr
 
 
 def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +186,7 @@ def test_all_reduce_without_mpi_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_speed_table_is_that_of_the_kept_figures() -> None:
     readme, kept = report.README.read_text(encoding="utf-8"), report.load(report.KEPT)
     assert {path.stem for path in report.KEPT.glob("*.json")} == {*report.TABLE, "training_gpt", "handling"}
-    assert report.with_table(readme, kept) == readme, "python -m benchmarks.report does so"
+    assert report.with_table(readme, kept) == readme, "python -m benchmarks report does so"
     assert report.with_table(readme.replace("1.07 (", "2.07 ("), kept) == readme, "an edited number is found"
     for row in kept["training"]["rows"]:
         low, high = row["ratio_quartiles"]
@@ -183,7 +199,7 @@ def test_figures_that_are_missing_damaged_or_of_two_machines_are_refused(tmp_pat
         figures = json.loads((report.KEPT / f"{name}.json").read_text())
         (tmp_path / f"{name}.json").write_text(json.dumps(figures | {"machine": figures["machine"] | changes}))
 
-    with pytest.raises(UsageError, match=r"benchmarks\.run_all"):
+    with pytest.raises(UsageError, match="report --measure"):
         report.load(tmp_path)
     keep("training", platform="Linux-7")
     keep("startup")
@@ -201,11 +217,11 @@ def test_a_benchmark_that_fails_is_told_and_the_others_are_run(monkeypatch: pyte
 
     def finish(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         done.append(command[1:])
-        return subprocess.CompletedProcess(command, int("startup" in command[1]))
+        return subprocess.CompletedProcess(command, int("startup" in command))
 
     monkeypatch.setattr(subprocess, "run", finish)
     with pytest.raises(RunFailed, match=f"^1 of {len(report.TABLE)} benchmarks failed: startup$"):
-        run_all.main(run_all.Settings(str(tmp_path)))
-    assert done[0] == ["benchmarks/all_reduce.py", "--world_size", "2", "--out", f"{tmp_path}/all_reduce_2.json"]
+        report.main(report.Settings(str(tmp_path), measure=True))
+    assert done[0] == ["-m", "benchmarks", "all_reduce", "--world_size", "2", "--out", f"{tmp_path}/all_reduce_2.json"]
     assert [Path(command[-1]).stem for command in done] == list(report.TABLE)
-    assert all((ROOT / script).exists() for script, *_ in done)
+    assert {command[2] for command in done} <= {*NAMES}

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from benchmarks import accuracy, handling
+from benchmarks.__main__ import start
 from benchmarks.accuracy import CALIBRATED, Clock, compare, measure_kernel, summary
-from benchmarks.draw_accuracy import Settings, draw
 from benchmarks.namespaces import namespaces
 from benchmarks.points import Point, build
 from gradwire.core.records.errors import RunFailed, UsageError
@@ -60,11 +60,12 @@ def test_the_calibration_finds_what_messages_cost_and_the_rest_is_held_out_and_d
     assert summary(rows).startswith("held out: 1 points, mean absolute error ")
     kept, out = tmp_path / "accuracy.json", tmp_path / "accuracy.png"
     kept.write_text(json.dumps({"rows": [*rows * 2, *({**rows[0], "mbit": mbit} for mbit in (10, 100))]}))
-    draw(Settings(kept, out))
+    start(["accuracy", "--figures", str(kept), "--picture", str(out), "--out", str(tmp_path / "again.json")])
+    assert set(json.loads((tmp_path / "again.json").read_text())["options"]) == {"repeats", "seconds", "ranks", "mbit"}
     assert out.read_bytes().startswith(b"\x89PNG")
     kept.write_text("{}")
     with pytest.raises(UsageError, match="no figures of the benchmark"):
-        draw(Settings(kept, out))
+        start(["accuracy", "--figures", str(kept)])
 
 
 def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messages(
@@ -77,7 +78,7 @@ def test_a_row_says_what_the_clock_misses_without_and_with_the_handling_of_messa
     monkeypatch.setattr(handling, "time_phases", lambda *_: {"forward": 9.0, "update": 1.0})
     ends = (5.0, 10.0, 15.0)
     monkeypatch.setattr(handling, "measure_kernel", lambda grid, steps: [[Steps(0.0, ends, 15.0, 0, 0, 0)] * 2])
-    settings = handling.HandlingSettings(repeats=2, ranks=(2,), mbit=1_000_000, strategies=("ring_all_reduce",))
+    settings = handling.Settings(repeats=2, ranks=(2,), mbit=1_000_000, strategies=("ring_all_reduce",))
     (row,) = handling.measure(settings)
     assert row["plain_ms"] == pytest.approx(1000, rel=0.01)
     assert row["calibrated_ms"] == pytest.approx(5000, rel=0.01), "the update, and two messages there and back"

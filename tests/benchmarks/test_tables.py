@@ -1,46 +1,38 @@
 """The tables that benchmarks keep: each is what its code finds, even if it was interrupted, and what its page says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import async_local_sgd, bandwidths, codec_defaults, goodput, winners
+from benchmarks import async_local_sgd, bandwidths, codec_defaults, dgs_speedup, goodput, winners
 from benchmarks.goodput import EVERY, FRAGMENTS, REPAIRS, SECONDS
 from benchmarks.winners import PLACES
-from experiments import grid
+from experiments.grid import Grid, Row, Table
 from gradwire.compression import CODECS
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.virtual_time.network import Racks
-from media import draw_dgs
 from tests.selection import by_default
 
-DGS = SimpleNamespace(OUT=draw_dgs.TABLE, compare=draw_dgs.measure)
-BANDWIDTHS = [case for case, _ in bandwidths.cells()]
-Chooses = Callable[[dict[str, Any]], bool]
-TABLES: dict[str, tuple[ModuleType | SimpleNamespace, list[dict[str, Any]], Chooses]] = {  # and what is made again
-    "winners": (winners, winners.POINTS, lambda row: row["ranks"] in (3, 8) and row["bytes"] == 2**17),
-    "bandwidths": (bandwidths, BANDWIDTHS, lambda row: row == BANDWIDTHS[0]),
-    "goodput": (goodput, goodput.POINTS, lambda row: tuple(row.values()) == (REPAIRS[-1], 4)),
-    "async_local_sgd": (async_local_sgd, async_local_sgd.POINTS, lambda row: row == async_local_sgd.POINTS[-12]),
-    "codec_defaults": (codec_defaults, codec_defaults.CASES, lambda row: row == codec_defaults.CASES[0]),
-    "dgs_speedup": (DGS, draw_dgs.CASES, lambda row: row["workers"] == 1 and row["bandwidth"] == "1gbit"),
+Chooses = Callable[[Row], bool]
+TABLES: dict[str, tuple[Grid, Chooses]] = {  # and which cases are made again
+    "winners": (winners.RUNS, lambda row: row["ranks"] in (3, 8) and row["bytes"] == 2**17),
+    "bandwidths": (bandwidths.RUNS, lambda row: row == bandwidths.CASES[0]),
+    "goodput": (goodput.RUNS, lambda row: tuple(row.values()) == (REPAIRS[-1], 4)),
+    "async_local_sgd": (async_local_sgd.RUNS, lambda row: row == async_local_sgd.POINTS[-12]),
+    "codec_defaults": (codec_defaults.RUNS, lambda row: row == codec_defaults.CASES[0]),
+    "dgs_speedup": (dgs_speedup.RUNS, lambda row: row["workers"] == 1 and row["bandwidth"] == "1gbit"),
 }
-KEPT = {name: pd.read_csv(module.OUT, keep_default_na=False, na_values=[""]) for name, (module, *_) in TABLES.items()}
-
-
-def kept_in(path: Path, rows: pd.DataFrame, keys: list[str]) -> grid.Table:
-    grid.Table(path, keys, {}).append(rows)
-    return grid.Table(path, keys, {})
+KEPT = {name: pd.read_csv(runs.out, keep_default_na=False, na_values=[""]) for name, (runs, _) in TABLES.items()}
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_kept_table_has_a_row_for_each_case_of_its_grid(name: str) -> None:
-    _, cases, _ = TABLES[name]
+    cases = TABLES[name][0].cases
     kept = KEPT[name][[*cases[0]]].drop_duplicates()
     both = kept.merge(pd.DataFrame(cases), "outer", indicator=True)
     assert (both["_merge"] == "both").all(), both[both["_merge"] != "both"]
@@ -48,19 +40,19 @@ def test_a_kept_table_has_a_row_for_each_case_of_its_grid(name: str) -> None:
 
 @pytest.mark.parametrize("name", by_default(("winners", "bandwidths"), TABLES))
 def test_a_table_that_was_interrupted_becomes_the_kept_one(name: str, tmp_path: Path) -> None:
-    module, cases, is_chosen = TABLES[name]
-    kept, keys, shown = KEPT[name], list(cases[0]), list[pd.DataFrame]()
+    runs, is_chosen = TABLES[name]
+    cases, kept, keys, shown = runs.cases, KEPT[name], list(runs.cases[0]), list[pd.DataFrame]()
     chosen = pd.DataFrame([case for case in cases if is_chosen(case)])
     lacks = kept[keys].merge(chosen, "left", indicator=True)["_merge"] == "both"
     assert 0 < lacks.sum() < len(kept)
-    made = list[dict[str, Any]]()
-    table = kept_in(tmp_path / "kept.csv", kept[~lacks], keys)
+    made, out = list[dict[str, Any]](), tmp_path / "kept.csv"
+    Table(out, keys, runs.options).append(kept[~lacks])
 
     def make(**case: Any) -> Any:
         made.append(case)
-        return module.compare(**case)
+        return runs.make(**case)
 
-    grid.fill(table, cases, make, shown.append)
+    replace(runs, out=out, make=make, show=shown.append).complete()
     assert made == [case for case in cases if is_chosen(case)]
     again, kept = (rows.sort_values([*keys, *kept.columns[4:5]], ignore_index=True) for rows in (*shown, kept))
     pd.testing.assert_frame_equal(again, kept, check_dtype=False, rtol=0.01)
@@ -78,9 +70,7 @@ def test_what_ends_early_is_kept_and_goes_on(tmp_path: Path) -> None:
     def fill(**options: Any) -> list[int]:
         made.clear()
         shown = list[pd.DataFrame]()
-        grid.fill(
-            grid.Table(tmp_path / "x.csv", ["case"], options), [{"case": i} for i in range(6)], make, shown.append
-        )
+        Grid(tmp_path / "x.csv", [{"case": i} for i in range(6)], make, shown.append, options).complete()
         return sorted(shown[0]["found"])
 
     with pytest.raises(KeyboardInterrupt):
@@ -105,11 +95,11 @@ def test_pictures_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     chosen = [winners.choose(winners.network_of(FLAT, 16), at * by) for _, at in borders for by in (0.9, 1.1)]
     assert chosen == ["all_gather", *["recursive_doubling"] * 2, "halving_doubling"]
     of = KEPT["winners"].query("network == @FLAT and ranks == 16")
-    winners.draw(of, {FLAT: borders}, tmp_path / "winners.png")
+    winners.draw(of, tmp_path / "winners.png")
     monkeypatch.setattr(bandwidths, "PICTURE", tmp_path / "bandwidths.png")
     bandwidths.show(KEPT["bandwidths"])
-    monkeypatch.setattr(draw_dgs, "PICTURE", tmp_path / "dgs.png")
-    draw_dgs.show(KEPT["dgs_speedup"])
+    monkeypatch.setattr(dgs_speedup, "PICTURE", tmp_path / "dgs.png")
+    dgs_speedup.show(KEPT["dgs_speedup"])
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -148,19 +138,19 @@ def test_on_racks_the_time_is_that_of_the_closed_form(N: int, nbytes: int) -> No
 
 def test_a_level_has_the_first_bandwidth_that_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> list[int]:
-        return [*bandwidths.notches(bandwidths.SETTINGS["fitted"], "1B", "DiLoCo")]
+        return bandwidths.notches(bandwidths.SETTINGS["fitted"], "1B", "DiLoCo")
 
     monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 100 * min(1.0, of[3] / 500))
-    assert found() == [int((5 * level > bandwidths.GRID).sum()) for level in bandwidths.LEVELS]
+    assert found() == [int((5 * level > bandwidths.BANDWIDTHS).sum()) for level in bandwidths.LEVELS]
     monkeypatch.setattr(bandwidths, "utilisation", lambda *of: 70.0)
-    assert found() == [0, *[len(bandwidths.GRID)] * 4], "none reaches the others"
+    assert found() == [0, *[len(bandwidths.BANDWIDTHS)] * 4], "none reaches the others"
 
 
 @pytest.mark.parametrize("method", ["DiLoCo", "4 bits"])
 def test_a_kept_bandwidth_is_the_first_that_is_enough(method: str) -> None:
     kept = KEPT["bandwidths"].query("setting == 'fitted' and model == '1B' and percent == 90").set_index("method")
-    fitted, at = bandwidths.SETTINGS["fitted"], int(np.abs(bandwidths.GRID - kept["gbit"][method]).argmin())
-    below, enough = (bandwidths.utilisation(fitted, "1B", method, bandwidths.GRID[i]) for i in (at - 1, at))
+    fitted, at = bandwidths.SETTINGS["fitted"], int(np.abs(bandwidths.BANDWIDTHS - kept["gbit"][method]).argmin())
+    below, enough = (bandwidths.utilisation(fitted, "1B", method, bandwidths.BANDWIDTHS[i]) for i in (at - 1, at))
     assert below < 90 <= enough
 
 

@@ -1,28 +1,21 @@
 """What a receiver applies is what the codec's plain program gives, on float64; see `tests/compression/plain`."""
 
-import warnings
-
 import pytest
 import torch
 
 from gradwire.compression import CODECS, Codec
 from gradwire.core.strategy.layout import Layout
-from tests.compression.plain import PlainRun, plain_module
+from tests.compression.plain import PlainRun
+from tests.compression.plain import __name__ as package
 from tests.compression.test_all_codecs import normal, started
+from tests.strategies.plain import plain_module
 
 TENSORS = Layout(("w", "b", "s", "deep"), ((30, 20), (10,), (), (4, 3, 5, 5)))
 
 
 def assert_plain(codec_class: type[Codec], scope: str) -> None:
     """What comes out of several codes is what its plain program gives, with some of its options; see PlainRun."""
-    module = plain_module(codec_class)
-    if module is None and CODECS.get(codec_class.name) is not codec_class:
-        why = f"{codec_class.name} has no plain program, so a wrong code may pass: write plain_program beside it"
-        warnings.warn(why, stacklevel=1)  # which is shown, unlike the reason of what is skipped
-        pytest.skip(why)
-    if module is None:
-        where = f"tests/compression/plain/{codec_class.name}.py"
-        pytest.fail(f"{codec_class.name} has no plain program: write plain_program(run, options) in {where}", False)
+    module = plain_module(codec_class, CODECS.get(codec_class.name) is codec_class, package)
     layout = TENSORS if scope == "tensor" else TENSORS.whole
     gradients = [normal(layout, step, torch.float64) for step in range(6)]
     run = PlainRun([layout.views(g) for g in gradients])

@@ -285,7 +285,7 @@ def test_entries_that_are_kept_are_of_this_game_and_of_files_as_they_are() -> No
     kept = records.load(KEPT)
     assert set(kept) <= {*ENTRIES}
     for name, facts in kept.items():
-        assert facts["game"] == board.described(), f"{name}: python -m benchmarks.scoreboard {name}"
+        assert facts["game"] == board.described(), f"{name}: python -m benchmarks scoreboard {name}"
         assert {len(of["scores"]) for of in facts["clusters"].values()} == {10}
         assert (KEPT / records.file_name(name, "html")).is_file()
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.winners import simulate
 from gradwire import run as train
 from gradwire.compression import Codec, Float16, RandomK
 from gradwire.core.records.errors import UsageError
@@ -101,19 +100,6 @@ def test_where_the_network_is_known_the_closed_forms_choose(network: Network) ->
         taken.add(found.taken)
     assert len(taken) > 1, "a short vector needs another than a long one"
     assert ("hierarchical_ring" in known) == isinstance(network, Racks)
-
-
-def test_for_no_power_of_two_the_clock_chooses() -> None:
-    N = 6
-    switch = OneSwitch(N, 1e8, 1e-5)
-    assert switch.rates is not None
-    for numel in (8, 1000, 100_000):
-        found = virtual(switch, numel)
-        assert "with those that have no closed form" in found.why
-        took = {
-            name: simulate(kind, switch, 4 * numel) for name, kind in candidates(N, 4 * numel, switch.rates).items()
-        }
-        assert took[found.taken] <= 1.01 * min(took.values())
 
 
 def test_a_code_that_is_added_is_the_vector() -> None:

@@ -1,12 +1,11 @@
 """Collectives: what comes out, and what is sent to whom."""
 
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 
-from gradwire.core.transports.base import Transport, Work
+from gradwire.core.transports.base import Transport
 from gradwire.networks.graph import complete
 from strategies.all_reduce.double_tree import double_tree, neighbours
 from strategies.all_reduce.halving_doubling import halving_doubling
@@ -47,7 +46,6 @@ ALL_REDUCES: dict[str, AllReduce] = {
     "racks of 2": partial(in_racks, rack=2),
     "racks of 3": partial(in_racks, rack=3),
 }
-NAMES = [*ALL_REDUCES, "reduce_scatter", "all_gather", "average", "broadcast"]
 
 
 def first(rank: int, length: int) -> torch.Tensor:
@@ -55,66 +53,34 @@ def first(rank: int, length: int) -> torch.Tensor:
     return torch.arange(length, dtype=torch.float64) + 1000.0 * rank
 
 
-def once(transport: Transport, name: str, length: int) -> dict[str, Any]:
-    """Call one of them; report what came out and what was sent."""
-    vector = transport.allocate(length, torch.float64)
-    vector.copy_(first(transport.rank, length))
-    messages, nbytes = transport.messages_sent.copy(), transport.bytes_sent.copy()
-    n = 7 + transport.rank
-    works: list[Work] = []
-    total = 0
-    if name in ALL_REDUCES:
-        total = ALL_REDUCES[name](vector, transport, n)
-    elif name == "reduce_scatter":
-        total, works = reduce_scatter(torch.tensor_split(vector, transport.world_size), transport, n)
-    elif name == "all_gather":
-        works = all_gather(torch.tensor_split(vector, transport.world_size), transport)
-    elif name == "average":
-        average(vector, transport)
-    else:
-        broadcast(vector, transport, "any", root=transport.world_size - 1)
-    for work in works:
+# What comes out: of all-reduces in `tests/every_order/test_contributions.py`
+
+
+def each_once(transport: Transport, length: int) -> tuple[int, list[list[float]]]:
+    """Return the sum of the n of all ranks, and what comes out of each of the other collectives."""
+    N, r = transport.world_size, transport.rank
+    scattered, gathered, mean, same = (
+        transport.allocate(length, torch.float64).copy_(first(r, length)) for _ in "1234"
+    )
+    total, works = reduce_scatter(scattered.tensor_split(N), transport, 7 + r)
+    for work in [*works, *all_gather(gathered.tensor_split(N), transport)]:
         work.wait()
-    found = {
-        "vector": vector.tolist(),
-        "own": vector.tensor_split(transport.world_size)[(transport.rank + 1) % transport.world_size].tolist(),
-        "n": total,
-        "messages": [transport.messages_sent[k] - messages[k] for k in range(transport.world_size)],
-        "bytes": [transport.bytes_sent[k] - nbytes[k] for k in range(transport.world_size)],
-    }
+    average(mean, transport)
+    broadcast(same, transport, "any", root=N - 1)
+    own = scattered.tensor_split(N)[(r + 1) % N]
     transport.barrier()
-    return found
-
-
-def lengths_for(N: int) -> list[int]:
-    return sorted({0, 1, N - 1, N, N + 1, 13, 101})
-
-
-@cache
-def results(N: int) -> list[dict[tuple[str, int], dict[str, Any]]]:
-    def each(transport: Transport) -> dict[tuple[str, int], dict[str, Any]]:
-        return {(name, length): once(transport, name, length) for name in NAMES for length in lengths_for(N)}
-
-    return virtual_time(N).launch(each, N)
-
-
-# What comes out
+    return total, [vector.tolist() for vector in (own, gathered, mean, same)]
 
 
 @pytest.mark.parametrize("N", [1, 2, 3, 5, 8])
 def test_sums_chunks_means_and_the_numbers_beside(N: int) -> None:
-    """An all-reduce gives the sum to all, reduce_scatter each rank its chunk of it; all_gather puts chunks together."""
-    for r, rank in enumerate(results(N)):
-        for length in lengths_for(N):
-            total = sum((first(other, length) for other in range(N)), torch.zeros(length, dtype=torch.float64))
-            for name in (*ALL_REDUCES, "reduce_scatter"):
-                assert rank[name, length]["n"] == sum(7 + other for other in range(N))
-                assert name == "reduce_scatter" or rank[name, length]["vector"] == total.tolist()
-            assert rank["reduce_scatter", length]["own"] == torch.tensor_split(total, N)[(r + 1) % N].tolist()
-            chunks = [torch.tensor_split(first((c - 1) % N, length), N)[c] for c in range(N)]
-            assert rank["all_gather", length]["vector"] == torch.cat(chunks).tolist()
-            assert rank["average", length]["vector"] == (first(0, length) + 1000.0 * (N - 1) / 2).tolist()
-            assert rank["broadcast", length]["vector"] == first(N - 1, length).tolist()
+    for length in sorted({0, 1, N - 1, N, N + 1, 101}):
+        firsts = torch.stack([first(rank, length) for rank in range(N)])
+        sums = firsts.sum(0).tensor_split(N)
+        chunks = torch.cat([firsts[(c - 1) % N].tensor_split(N)[c] for c in range(N)])
+        for r, found in enumerate(virtual_time(N).launch(each_once, N, length)):
+            expected = [sums[(r + 1) % N], chunks, firsts.mean(0), firsts[-1]]
+            assert found == (sum(7 + rank for rank in range(N)), [vector.tolist() for vector in expected])
 
 
 # Who sends what to whom
@@ -122,7 +88,12 @@ def test_sums_chunks_means_and_the_numbers_beside(N: int) -> None:
 
 def partners(N: int, name: str) -> list[list[int]]:
     """Of each rank, those that it sends to, each with how often, in one list."""
-    return [[peer for peer, n in enumerate(rank[name, 13]["messages"]) for _ in range(n)] for rank in results(N)]
+
+    def count(transport: Transport) -> list[int]:
+        ALL_REDUCES[name](transport.allocate(13), transport, 1)
+        return sorted(transport.messages_sent.elements())
+
+    return virtual_time(N).launch(count, N)
 
 
 def test_the_partners_are_those_of_the_papers() -> None:
@@ -153,20 +124,6 @@ def test_both_trees_have_all_ranks_and_a_leaf_of_one_is_no_leaf_of_the_other(N: 
 
 
 # The order of a sum
-
-
-def bits(transport: Transport) -> list[list[float]]:
-    vectors = [torch.randn(40, generator=torch.Generator().manual_seed(transport.rank)) for _ in ALL_REDUCES]
-    for vector, all_reduce in zip(vectors, ALL_REDUCES.values(), strict=True):
-        all_reduce(vector, transport, 1)
-    return [vector.tolist() for vector in vectors]
-
-
-@pytest.mark.parametrize("N", [2, 5, 11])
-def test_all_ranks_have_the_same_bits(N: int) -> None:
-    first, *others = virtual_time(N).launch(bits, N)
-    assert all(other == first for other in others)
-    assert len({str(of_one) for of_one in first}) > 1 or N == 2, "the order of a sum decides the last bit"
 
 
 VECTORS = torch.randn(5, 101, generator=torch.Generator().manual_seed(0))

@@ -9,9 +9,7 @@ from gradwire.core.transports.base import Transport
 from gradwire.virtual_time.launcher import Death, VirtualTime
 from gradwire.virtual_time.network import OneSwitch
 from strategies.asynchronous_server.dgs import DGS
-from strategies.single import Single
 from tests.ranks import virtual_time
-from tests.strategies.kinds import assert_same
 from tests.strategies.loops import N_STEPS, Rank, Task
 
 
@@ -49,10 +47,6 @@ def test_the_servers_copy_is_the_workers_model_bit_for_bit(downlink: bool, per_t
     of_workers = {(k, number): x for worker in workers for k, number, x in worker}
     assert len(of_workers) >= 3 * N_STEPS
     assert {(k, number): w for k, number, w in server} == of_workers
-
-
-def test_one_worker_with_all_elements_is_momentum_sgd_whose_gradients_are_bounded() -> None:
-    assert_same(Task(DGS(density=1.0), 2, "decayed", 0.05), Task(Single(), 1, "decayed", 0.05), 1e-10)
 
 
 def test_who_returns_is_known_to_have_x() -> None:

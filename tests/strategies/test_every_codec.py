@@ -9,17 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-from gradwire import Options, run
+from gradwire import Options
 from gradwire.command_line import parse_run
 from gradwire.compression import CODECS, DENSE, DGC, LINEAR, Codec, PowerSGD, RandomK, TopK
 from gradwire.core.records.errors import UsageError
 from gradwire.core.records.tables import ledger
 from gradwire.core.strategy.cost_model import evaluate_cost
-from gradwire.core.training.checks import resolve
 from gradwire.core.training.options import names_with_strategy_defaults
-from gradwire.virtual_time.cluster import Compute
-from gradwire.virtual_time.launcher import Death, VirtualTime
-from gradwire.virtual_time.network import OneSwitch
+from gradwire.virtual_time.launcher import Death
 from strategies import (
     STRATEGIES,
     AsyncParamServer,
@@ -35,7 +32,7 @@ from strategies import (
 from strategies.all_reduce.all_reduce_sgd import AllReduceSGD
 from tests.ranks import ENGINES, LIMIT, launch, virtual_time
 from tests.ranks import run as run_on
-from tests.runs import TRUSTED, said, small
+from tests.runs import TRUSTED, said
 from tests.strategies.kinds import assert_same, exact, start
 from tests.strategies.loops import Task, trajectories
 from tests.strategies.runs import BATCH_NORM, made
@@ -223,16 +220,6 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, strategy: Strateg
     path = str(tmp_path / "whole.checkpoints" / "step-00000003")
     again = made(tmp_path, "again", strategy, resume=path, **given | {"checkpoint_every": 0})
     assert again["parameter_hash"] == whole["parameter_hash"]
-
-
-def test_encoding_takes_virtual_time(tmp_path: Path) -> None:
-    options = resolve(small(tmp_path, ParamServer(), codec=TopK(), n_gpus=3))
-    time = VirtualTime(OneSwitch(3, 1e9, 0.0), Compute(options, {"encode": 0.5, "decode": 0.25}))
-    table = run(options, quiet=True, launcher=time.launcher())
-    steps = table["step"].max()
-    spent = table.groupby("role")["compress_s"].sum()
-    assert spent["worker"] / 2 == pytest.approx(steps * 0.5, rel=1e-3)
-    assert spent["server"] == pytest.approx(steps * 2 * 0.25, rel=1e-3)
 
 
 # What is refused

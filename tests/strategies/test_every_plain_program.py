@@ -1,10 +1,9 @@
 """Every strategy takes the steps of its plain program, on float64; see `tests/strategies/plain`."""
 
-import warnings
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
 
 from gradwire.core.transports.base import Transport
@@ -35,16 +34,15 @@ def trained(transport: Transport, task: Task) -> tuple[list[list[float]], pd.Dat
     return seen, events
 
 
+def module_of(kind: Kind) -> ModuleType:
+    """Those that wait, agree, and step by the mean gradient have one together."""
+    steps_by_mean = not kind.traits.asynchronous and kind.traits.agree and kind.traits.steps_by_mean
+    return plain_module(kind, ":" not in kind.name, shared="mean" if steps_by_mean else "")
+
+
 def assert_plain(kind: Kind, options: dict[str, Any], n_gpus: int = 4, clip_norm: float = 0.0) -> None:
     """It takes the steps of its plain program, with these options, on about so many ranks."""
-    module = plain_module(kind)
-    if module is None and ":" in kind.name:
-        why = f"{kind.name} has no plain program, so a wrong step may pass: write plain_program(run, options) beside it"
-        warnings.warn(why, stacklevel=1)  # which is shown, unlike the reason of what is skipped
-        pytest.skip(why)
-    if module is None:
-        where = f"tests/strategies/plain/{kind.name}.py"
-        pytest.fail(f"{kind.name} has no plain program: write plain_program(run, options) in {where}", pytrace=False)
+    module = module_of(kind)
     most = getattr(module, "WORKERS", None)
     n_gpus = with_workers(kind, most) if most else fit(kind, n_gpus)
     task = Task(kind(**options), n_gpus, getattr(module, "OPTIMIZER", "plain"), clip_norm)
@@ -58,5 +56,5 @@ def assert_plain(kind: Kind, options: dict[str, Any], n_gpus: int = 4, clip_norm
 
 def test_its_steps_are_those_of_its_plain_program(kind: Kind) -> None:
     """With some of its options, on 4 ranks and on 3 in turn."""
-    for i, options in enumerate(getattr(plain_module(kind), "OPTIONS", [{}])):
+    for i, options in enumerate(getattr(module_of(kind), "OPTIONS", [{}])):
         assert_plain(kind, options, 4 - i % 2)

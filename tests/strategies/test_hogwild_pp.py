@@ -1,9 +1,7 @@
 """Hogwild++: the rule of an exchange, by hand and round the ring; the token; one cluster is Hogwild."""
 
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +12,6 @@ from strategies.lock_free.hogwild import Hogwild
 from strategies.lock_free.hogwild_pp import HogwildPP, coefficients, exchange
 from tests.ranks import run
 from tests.strategies.loops import Rank, Task
-from tests.strategies.runs import made
 from tests.strategies.test_hogwild import zeros
 
 BETA, LAMBDA = (5**0.5 - 1) / 2, (3 - 5**0.5) / 2  # of two clusters
@@ -145,12 +142,3 @@ def test_a_state_of_rank_0_is_that_of_all_clusters() -> None:
     x_0, x_1, u_0, u_1, token, *_ = ranks[0][0]
     assert len({str(one) for one in (x_0, x_1, u_0, u_1)}) == 3, "u_1 is x_1 after its exchange"
     assert token == [1]
-
-
-def test_a_whole_run_measures_how_far_the_clusters_are_apart(tmp_path: Path) -> None:
-    facts = made(tmp_path, "run", HogwildPP(), n_gpus=4)
-    table = pd.read_csv(tmp_path / "run.csv")
-    assert (table.query("rank == 0")["replica_distance"] > 0).all()
-    assert table.query("rank > 0")["replica_distance"].isna().all()
-    hashes = facts["parameter_hash"]
-    assert hashes["0"] == hashes["1"] != hashes["2"] == hashes["3"]

@@ -5,15 +5,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from torch import nn
 
 from gradwire.pictures.staleness import per_worker
 from gradwire.results import load_events, load_table
 from strategies import ParamServer, ShardedParamServer, Strategy
 from tests.runs import N_TRAIN
 from tests.strategies.kinds import on_ranks
-from tests.strategies.loops import N_STEPS, Rank, Task
+from tests.strategies.loops import N_STEPS, Task
 from tests.strategies.test_every_strategy import assert_steps_of_one_process
 from tests.strategies.test_every_strategy_runs import simulated
 from tests.strategies.test_param_server import messages as messages_of
@@ -25,28 +23,6 @@ from tests.strategies.test_param_server import messages as messages_of
 def test_they_take_the_steps_of_one_process(servers: int, workers: int) -> None:
     """66 parameters: of 70 servers, the last have none."""
     assert_steps_of_one_process(ShardedParamServer(servers=servers), servers + workers, epochs=1)
-
-
-def with_buffers(rank: Rank) -> tuple[list[float], list[float], list[int]]:
-    """An epoch in which workers take different numbers of steps; each has statistics of its own."""
-    if not rank.is_server:
-        rank.replica.b.fill_(float(rank.worker))
-        rank.replica.counts = torch.tensor([10 * rank.worker])
-    rank.constant_epoch(1.0 + rank.worker, 1, [1, 3, 2][rank.worker])
-    assert torch.equal(rank.strategy.model(), rank.replica.x)
-    return rank.x().tolist(), rank.replica.b.tolist(), rank.replica.counts.tolist()
-
-
-def test_an_epoch_ends_with_the_same_x_and_buffers_on_all_ranks_whoever_took_fewer_steps() -> None:
-    single, several = (
-        on_ranks(Task(strategy, n, "unit"), with_buffers, lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-        for strategy, n in ((ParamServer(), 4), (ShardedParamServer(servers=3), 6))
-    )
-    (x, b, counts), *others = single
-    for rank, found in enumerate(several):
-        assert found[:2] == (x, b)
-        assert found[2] == (counts if rank < 3 else others[rank - 3][2])
-    assert (b, counts) == ([1.0] * 4, [20])
 
 
 # Who sends what to whom

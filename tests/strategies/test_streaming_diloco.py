@@ -100,16 +100,6 @@ def test_a_fragment_leaves_in_the_backward_pass_and_arrives_when_it_is_used() ->
         assert steps == [[0, 0, 1]], "with clip_norm after it"
 
 
-def test_strided_fragments_are_every_pth_block() -> None:
-    def turns(rank: Rank) -> list[tuple[int, slice]]:
-        assert isinstance(rank.strategy, StreamingDiLoCo)
-        return [(fragment.offset, fragment.part) for fragment in rank.strategy.cut]
-
-    strided = StreamingDiLoCo(fragments=2, local_steps=4, strided=True)
-    for found in on_ranks(Task(strided, 2, "plain"), turns, Layers):
-        assert found == [(i % 2 * 2, slice(20 * i, 20 * i + 20)) for i in range(4)]
-
-
 def test_a_fragment_without_gradients_leaves_after_the_pass() -> None:
     for steps in on_ranks(Task(FOUR, 2, "plain"), lambda rank: in_turn(rank, 1, skipped=1), Layers):
         assert steps == [[0, 0, 1]]

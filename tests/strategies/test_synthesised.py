@@ -1,28 +1,24 @@
 """All-reduces that are made for a network: right on any, as fast as planned, none of the others faster."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire import run
 from gradwire.core.records.errors import UsageError
 from gradwire.core.training.checks import resolve
 from gradwire.core.transports.base import Transport
 from gradwire.every_order.contributions import check_all_reduce
 from gradwire.networks.graph import Edge, Graph, read_graph
 from gradwire.options import Options
-from gradwire.pictures.messages import with_messages
-from gradwire.results import load_events
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.launcher import VirtualTime
 from gradwire.virtual_time.network import Linked
 from strategies.all_reduce.synthesised import Schedule, Synthesised, run_schedule, synthesise
 from strategies.collectives import AllReduce
 from tests.graphs import FOLDER
-from tests.runs import SMALL, said_by, small
+from tests.runs import SMALL, said_by
 from tests.strategies.test_collectives import ALL_REDUCES, in_racks
 
 HAND_WRITTEN: dict[str, AllReduce] = {
@@ -90,21 +86,6 @@ def test_the_same_seed_makes_the_same() -> None:
 
 
 # A run
-
-
-def test_a_run_steps_through_each_passage_of_the_schedule(tmp_path: Path) -> None:
-    path = FOLDER / "two-racks-of-4.json"
-    options = small(tmp_path, Synthesised(), network=str(path), run_name="run", epochs=1)
-    launcher = VirtualTime(Linked(read_graph(str(path))), lambda *_: 1e-3).launcher()
-    run(options, quiet=True, launcher=launcher)
-    events = with_messages(load_events(tmp_path / "run"), ["worker"] * 8)
-    first = events[events["step"] == events["step"].min()]
-    links = {edge[:2] for edge in read_graph(str(path)).edges}
-    for half in ("reduce", "gather"):
-        of_half = first[first["tag"].str.match(f"{half} [0-7]$") & (first["message"] >= 0)]
-        assert len(of_half) == 2 * 8 * 7
-        assert set(of_half.groupby("message")["op"].agg(lambda ops: " ".join(sorted(ops)))) == {"recv send"}
-        assert {*zip(of_half["src"], of_half["dst"], strict=True)} <= links
 
 
 @pytest.mark.parametrize(

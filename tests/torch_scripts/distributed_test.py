@@ -28,12 +28,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from gradwire.backend.registration import make_group
 from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
-from gradwire.virtual_time.network import OneSwitch
-from tests.torch_scripts import SCRIPTS
+from tests.torch_scripts import SCRIPTS, run_script
 
 TABLE = Path(__file__).with_suffix(".csv")
 CASE = str(SCRIPTS / "distributed_case.py")
@@ -65,9 +60,7 @@ def run_case(name: str, backend: str) -> str:
 
 
 def _run_virtual(folder: str, name: str) -> None:
-    script = Script(CASE, [folder, name])
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(RANKS)]
-    run_in_virtual_time(script, OneSwitch(RANKS, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
+    run_script(CASE, folder, name, n=RANKS)
 
 
 def _run_rank(folder: str, name: str, backend: str, rank: int) -> None:

@@ -7,23 +7,19 @@ from collections.abc import Callable
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.torch_scripts.virtual import Cluster
+from gradwire.torch_scripts.virtual_rank import Speed
 from gradwire.virtual_time import simulate
 from gradwire.virtual_time.network import OneSwitch
 from tests.runs import said_by
-from tests.torch_scripts import SCRIPTS
+from tests.torch_scripts import SCRIPTS, run_script
 
 C = 0.03  # seconds of a forward and backward pass
 V = 2  # stages of a rank, where it has several
 
 
 def run(name: str, *arguments: str, n: int = 1, speed: Speed) -> Cluster:
-    script = Script(str(SCRIPTS / name), arguments)
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
-    return run_in_virtual_time(script, OneSwitch(n, 1e30, 0.0), recorders, speed, plans("ring"))
+    return run_script(name, *arguments, n=n, speed=speed, network=OneSwitch(n, 1e30, 0.0))
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -7,26 +7,16 @@ import pytest
 import torch
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.torch_scripts.virtual import Cluster
 from gradwire.virtual_time import simulate
-from gradwire.virtual_time.network import OneSwitch
 from tests.runs import said_by
-from tests.torch_scripts import SCRIPTS, at
+from tests.torch_scripts import SCRIPTS, at, run_script
 
 FILE = "own_process.py"
 
 
-def run(*arguments: str, path: Path = SCRIPTS / FILE) -> Cluster:
-    script = Script(str(path), arguments)
-    return run_script(script, [ScriptRecorder(rank, script.folder) for rank in range(2)])
-
-
-def run_script(script: Script, recorders: list[ScriptRecorder]) -> Cluster:
-    network = OneSwitch(len(recorders), 125e6, 50e-6)
-    return run_in_virtual_time(script, network, recorders, Speed(0.001), plans("ring"))
+def run(*arguments: str, path: str | Path = FILE) -> Cluster:
+    return run_script(path, *arguments)
 
 
 @pytest.mark.parametrize("name", ["folder", "dtype", "warnings", "signals", "children"])
@@ -90,7 +80,7 @@ def test_a_step_is_one_of_the_optimizer() -> None:
 
 def test_a_process_that_runs_a_function_of_the_script_is_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
     method = multiprocessing.get_start_method(allow_none=True)
-    run(path=SCRIPTS / "starts_processes.py")
+    run(path="starts_processes.py")
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == [f"rank {rank}: {text}" for rank in range(2) for text in ("[0, 0]", f"rank {rank} has 1.0")]
     assert multiprocessing.get_start_method(allow_none=True) == method
@@ -137,15 +127,13 @@ def test_a_script_for_gpus_runs_on_the_cpu_if_it_is_told_to(tmp_path: Path) -> N
 def test_processes_on_gpus_run_on_the_cpu_and_a_later_spawn_may_start_fewer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    all_first, half = (Script(str(SCRIPTS / "spawns_on_gpus.py"), [name], on_cpu=True) for name in ("all", "half"))
-    recorders = [ScriptRecorder(rank, all_first.folder) for rank in range(4)]
-    run_script(all_first, recorders)
+    cluster = run_script("spawns_on_gpus.py", "all", n=4, on_cpu=True)
     said = [f"{rank} of {size}" for size in (4, 2) for rank in range(size)]
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"rank {line[0]}: {line}" for line in said)
-    sends = [int((recorder.frame()["op"] == "send").sum()) for recorder in recorders]
+    sends = [int((rank.recorder.frame()["op"] == "send").sum()) for rank in cluster.ranks]
     assert sends[0] > sends[3] > 0  # the records of both spawns are there
     with pytest.raises(RunFailed, match=r"spawn\(nprocs=2\): this is rank 0 of --n_gpus 4; give 4"):
-        run_script(half, recorders)
+        run_script("spawns_on_gpus.py", "half", n=4, on_cpu=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")

@@ -1,27 +1,20 @@
 """What ranks share that a script starts by multiprocessing: what it gets from them, and the order in which it does."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from gradwire.core.records.errors import RunFailed
-from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.every_order import examine
 from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
-from gradwire.virtual_time.network import OneSwitch
+from gradwire.torch_scripts.virtual import Cluster
 from gradwire.virtual_time.ranks import Deadlock
-from tests.torch_scripts import SCRIPTS, at
+from tests.torch_scripts import SCRIPTS, at, run_script
 
 FILE, N = "shares.py", 3
 IN_TIME = [(2, [3.0, 3.0]), (1, [3.0, 3.0]), (0, [3.0, 3.0])]
 
 
-def run(arguments: Sequence[str]) -> Cluster:
-    script = Script(str(SCRIPTS / FILE), arguments)
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(N)]
-    return run_in_virtual_time(script, OneSwitch(N, 125e6, 50e-6), recorders, Speed(0.001), plans("ring"))
+def run(*arguments: str) -> Cluster:
+    return run_script(FILE, *arguments, n=N)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,7 @@ def run(arguments: Sequence[str]) -> Cluster:
     ],
 )
 def test_what_starts_ranks_gets_what_they_share(name: str, says: object, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = run([name])
+    cluster = run(name)
     said = " ".join(map(str, says)) if isinstance(says, tuple) else str(says)
     assert sorted(capsys.readouterr().out.splitlines()) == [f"rank {rank}: {said}" for rank in range(N)]
     if name == "queue":
@@ -49,7 +42,7 @@ def test_what_starts_ranks_gets_what_they_share(name: str, says: object, capsys:
 
 
 def test_ranks_share_pipes(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["pipes"])
+    run("pipes")
     assert capsys.readouterr().out == "rank 0: 7\n"
 
 
@@ -63,13 +56,13 @@ def test_ranks_share_pipes(capsys: pytest.CaptureFixture[str]) -> None:
 )  # fmt: skip
 def test_a_process_that_fails_or_waits_for_ever_is_named(name: str, says: str) -> None:
     with pytest.raises(RunFailed) as failed:
-        run([name])
+        run(name)
     assert str(failed.value) == says
     assert isinstance(failed.value, Deadlock) == says.startswith("deadlock")
 
 
 def test_a_process_of_no_rank_is_told_that_it_shares_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    run(["helper", "puts"])
+    run("helper", "puts")
     told = "what ranks share, in a process that is no rank: make it after init_process_group\n"
     assert capfd.readouterr().err.count(told) == N
 

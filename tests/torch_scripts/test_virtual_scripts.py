@@ -2,13 +2,15 @@
 
 import io
 import os
+import runpy
 import signal
-import subprocess
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import pytest
@@ -16,40 +18,33 @@ import torch
 
 from benchmarks import ddp_steps
 from gradwire.core.records.errors import RunFailed
+from gradwire.core.transports.base import Transport
 from gradwire.every_order import explore
 from gradwire.networks.units import PAYLOAD
 from gradwire.pictures import page, timeline
 from gradwire.torch_scripts import threads
-from gradwire.torch_scripts.collectives import plans
 from gradwire.torch_scripts.output import Lines
-from gradwire.torch_scripts.script import Script
-from gradwire.torch_scripts.virtual import Cluster, run_in_virtual_time
-from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed
+from gradwire.torch_scripts.virtual import Cluster
+from gradwire.torch_scripts.virtual_rank import Speed
 from gradwire.virtual_time import simulate
-from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.ranks import Deadlock
 from tests.graphs import FOLDER
+from tests.ranks import LIMIT, launch
 from tests.runs import said_by
-from tests.torch_scripts import SCRIPTS
+from tests.torch_scripts import BANDWIDTH, LATENCY, SCRIPTS, run_script
 
 STEPS = ddp_steps.__file__
 RING = str(FOLDER / "ring-8.json")
-BANDWIDTH, LATENCY = 125e6, 50e-6
 PARAMETERS = (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10) * 4  # bytes of steps.py's model
 
 
 def run(name: str, n: int, *arguments: Any, compute: float | None = 0.02, all_reduce: str = "ring") -> Cluster:
-    script = Script(str(STEPS if name == "steps.py" else SCRIPTS / name), [str(argument) for argument in arguments])
-    recorders = [ScriptRecorder(rank, script.folder) for rank in range(n)]
-    return run_in_virtual_time(script, OneSwitch(n, BANDWIDTH, LATENCY), recorders, Speed(compute), plans(all_reduce))
-
-
-def events(cluster: Cluster) -> pd.DataFrame:
-    return pd.concat([rank.recorder.frame() for rank in cluster.ranks])
+    path = STEPS if name == "steps.py" else name
+    return run_script(path, *arguments, n=n, speed=Speed(compute), all_reduce=all_reduce)
 
 
 def bytes_sent(cluster: Cluster) -> int:
-    rows = events(cluster)
+    rows = pd.concat([rank.recorder.frame() for rank in cluster.ranks])
     return int(rows[rows["op"] == "send"]["bytes"].sum())
 
 
@@ -64,15 +59,23 @@ def difference(one: Any, other: Any) -> float:
     return 0.0 if one == other else float("inf")
 
 
+def run_on_gloo(transport: Transport, port: int, folder: str) -> None:
+    """Run features.py on this rank, in a process of its own."""
+    own = {"RANK": str(transport.rank), "WORLD_SIZE": str(transport.world_size), "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": str(port)}  # fmt: skip
+    with patch.dict(os.environ, own), patch.object(sys, "argv", ["features.py", folder]):
+        runpy.run_path(str(SCRIPTS / "features.py"), run_name="__main__")
+
+
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_script_ends_as_on_gloo(n: int, tmp_path: Path) -> None:
     ours, gloos = tmp_path / "ours", tmp_path / "gloos"
     ours.mkdir()
     gloos.mkdir()
     run("features.py", n, ours)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}"]
-    subprocess.run([*command, str(SCRIPTS / "features.py"), str(gloos)], check=True, timeout=600,
-                   env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    launch(run_on_gloo, n, port, str(gloos), timeout=LIMIT)
     for rank in range(n):
         one, other = (torch.load(folder / f"{rank}.pt", weights_only=False) for folder in (ours, gloos))
         for name in one.keys() | other.keys():

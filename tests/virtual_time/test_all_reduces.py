@@ -1,7 +1,6 @@
 """All-reduces take the time of their closed forms: exactly for powers of two, else within the bounds they state."""
 
 import dataclasses
-from math import log2, sqrt
 from typing import Any
 
 import pytest
@@ -95,21 +94,3 @@ def test_a_message_alone_occupies_its_cards_for_the_overhead(sharing: str) -> No
     for strategy in (RingAllReduce(), HalvingDoubling(), RecursiveDoubling(), AllGather(), *fair):
         expected = predict(strategy, N, nbytes, 0.0, float(nbytes), 1.0, sharing=sharing, overhead=overhead)
         assert seconds_of(strategy, N, nbytes, 1.0, sharing=sharing, overhead=overhead) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("N", [4, 16])
-def test_with_an_overhead_the_double_tree_has_a_best_number_of_segments(N: int) -> None:
-    """Cards are never idle, so that it takes (4 L + 4 s - 6) (overhead + P / (2 s bandwidth)), L = log2 N.
-
-    That is 4 (L + s) (...) of Sanders, Speck and Träff, less the half filled pipeline at both ends of each tree.
-    """
-    L, ratio = int(log2(N)), 400.0
-    best = round(sqrt(L * ratio / 2))
-    found = {}
-    for s in (best // 4, best, 4 * best):
-        nbytes = 8 * s * N
-        found[s] = seconds_of(DoubleTree(segments=s), N, nbytes, ratio, latency=0.0, overhead=1.0)
-        assert found[s] == pytest.approx((4 * L + 4 * s - 6) * (1 + ratio / 2 / s), rel=0.01)
-        expected = predict(DoubleTree(segments=s), N, nbytes, 0.0, nbytes / ratio, 0.0, overhead=1.0)
-        assert found[s] == pytest.approx(expected, rel=0.01)
-    assert found[best] == min(found.values())

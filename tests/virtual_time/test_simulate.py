@@ -41,28 +41,19 @@ def test_a_run_says_what_took_the_time_and_which_card_was_busiest(tmp_path: Path
 
 def test_a_sweep_makes_a_table_and_a_figure(tmp_path: Path) -> None:
     text = done(tmp_path, "--strategy", "ring_all_reduce", *LINK,
-                      "--sweep", "n_gpus=1,2,4", "--sweep", "bandwidth=1mbit,10gbit")  # fmt: skip
+                      "--sweep", "n_gpus=1,4", "--sweep", "bandwidth=1mbit,10gbit")  # fmt: skip
     (table,), (figure,) = tmp_path.glob("sweep-*.csv"), tmp_path.glob("sweep-*.png")
     assert figure.stat().st_size > 10_000
     assert str(table) in text
     rows = pd.read_csv(table)
     assert [tuple(row) for row in rows[["n_gpus", "bandwidth", "workers"]].values] == [
-        (n, bandwidth, n) for n in (1, 2, 4) for bandwidth in ("1mbit", "10gbit")
+        (n, bandwidth, n) for n in (1, 4) for bandwidth in ("1mbit", "10gbit")
     ]
     speedup = {(n, bandwidth): value for n, bandwidth, value in rows[["n_gpus", "bandwidth", "speedup"]].values}
     assert speedup[1, "1mbit"] == pytest.approx(1, rel=0.05), "one worker sends nothing"
     assert speedup[4, "10gbit"] > 3
     assert speedup[4, "1mbit"] < speedup[4, "10gbit"]
-    assert len(list(tmp_path.glob("*.json"))) == 6
-
-
-def test_a_sweep_may_vary_the_strategy_and_computing_may_take_no_time(tmp_path: Path) -> None:
-    done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--sweep", "strategy=ring_all_reduce,param_server",
-                      "--sweep", "compute=0s,1ms")  # fmt: skip
-    rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
-    assert list(rows["workers"]) == [3, 3, 2, 2]
-    assert rows["speedup"].isna().tolist() == [True, False, True, False]
-    assert not list(tmp_path.glob("sweep-*.png")), "nothing to draw against"
+    assert len(list(tmp_path.glob("*.json"))) == 4
 
 
 def test_a_sweep_leaves_out_a_codec_that_a_strategy_cannot_carry(tmp_path: Path) -> None:
@@ -75,10 +66,10 @@ def test_a_sweep_leaves_out_a_codec_that_a_strategy_cannot_carry(tmp_path: Path)
 
 
 def test_a_sweep_of_seeds_shows_means_and_ranges_and_of_strategies_which_batches_differ(tmp_path: Path) -> None:
-    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "seed=0,1,2",
+    text = done(tmp_path, "--n_gpus", "3", "--epochs", "1", "--compute", "1ms", "--sweep", "seed=0,1",
                 "--sweep", "strategy=ring_all_reduce,param_server")  # fmt: skip
     rows = pd.read_csv(next(tmp_path.glob("sweep-*.csv")))
-    assert list(rows["seed"]) == [0, 0, 1, 1, 2, 2]
+    assert list(rows["seed"]) == [0, 0, 1, 1]
     for strategy, scores in rows.groupby("strategy")["test_accuracy"]:
         (line,) = [line for line in text.splitlines() if line.split()[:1] == [strategy]]
         assert f"{scores.mean():.4g} ({scores.min():.4g} to {scores.max():.4g})" in line

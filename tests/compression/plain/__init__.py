@@ -4,16 +4,10 @@
 have OPTIONS, for each run those of the codec. A codec outside the table has the function in its own module.
 """
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from types import ModuleType
 
 import torch
-
-from gradwire.compression import CODECS, Codec
 
 Step = list[torch.Tensor]
 Program = Callable[..., list[Step]]
@@ -28,11 +22,3 @@ class PlainRun:
     rank: int = 2
     workers: int = 4
     momentum: float = 0.6
-
-
-def plain_module(kind: type[Codec]) -> ModuleType | None:
-    """Return the module that has the plain program of a codec; None if there is none."""
-    if CODECS.get(kind.name) is not kind:
-        own = sys.modules[kind.__module__]
-        return own if hasattr(own, "plain_program") else None
-    return importlib.import_module(f"{__name__}.{kind.name}") if find_spec(f"{__name__}.{kind.name}") else None

@@ -1,10 +1,12 @@
 """What every launcher promises. Above each test stands what its ranks run. Special to one: see its own file."""
 
 import ctypes
+import os
 import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -13,8 +15,10 @@ import pytest
 import torch
 
 from gradwire.core.launchers import Job
+from gradwire.core.launchers.ranks import Ranks
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.transports.base import Transport
+from gradwire.core.transports.timing import SLICE_S, RunningClock
 from tests.core.launchers.engines import ENGINES, LauncherEngine, params
 from tests.ranks import LIMIT
 
@@ -198,3 +202,66 @@ def test_an_error_in_on_report_ends_the_ranks_and_reaches_the_caller(
 
     with pytest.raises(error, match="refused"):
         launcher.launcher()(Job(report_for_ever, launcher.n, on_report=refuse, timeout=LIMIT))
+
+
+# What the local one alone promises
+
+LOCAL = pytest.mark.parametrize("launcher", params("local"), indirect=True)
+
+
+class Odd(BaseException):
+    """What no `except Exception` catches."""
+
+
+def end_oddly(transport: Transport, how: Any) -> None:
+    if transport.rank == 1:
+        if how == "os._exit":
+            os._exit(3)
+        if how == "sys.exit":
+            sys.exit(3)
+        raise how("on purpose")
+    transport.recv(1, "x")
+
+
+@LOCAL
+@pytest.mark.parametrize("how", ["os._exit", "sys.exit", Odd])
+def test_a_rank_that_exits_or_raises_what_is_no_exception_is_told(launcher: LauncherEngine, how: Any) -> None:
+    text, _ = launcher.launch(end_oddly, how).errors[None]
+    exits = isinstance(how, str)
+    told = "ended with exit code 3 before its work was done" if exits else f"raised {how.__name__}: on purpose"
+    assert text.startswith(f"rank 1 (worker) {told}; meanwhile rank 0 (worker) waited for 'x' from rank 1")
+    assert exits or "in end_oddly" in text
+
+
+def test_the_launcher_misses_no_rank_after_a_stop_of_everything() -> None:
+    clock = [0.0]
+    ranks = Ranks(Job(print, 2, timeout=5.0), running=RunningClock(lambda: clock[0]))
+    ranks.last_heard = {0: 0.0, 1: 0.0}
+    clock[0] += 86400
+    assert ranks._silent() == {}
+    while clock[0] < 86400 + 6:  # rank 1 alone is stopped
+        clock[0] += SLICE_S
+        ranks.last_heard[0] = ranks.running()
+    assert list(ranks._silent()) == [1]
+
+
+def be_stuck(transport: Transport) -> None:
+    if transport.rank == 1:
+        raise ValueError("on purpose")
+    time.sleep(100 * LIMIT)
+
+
+@LOCAL
+def test_a_rank_that_takes_no_notice_is_ended(launcher: LauncherEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.core.launchers.ranks._GRACE_S", 0.5)
+    assert launcher.launch(be_stuck).errors[None][0].startswith("rank 1 (worker) raised ValueError: on purpose")
+
+
+def close_the_terminal(transport: Transport) -> bool:
+    os.kill(os.getpid(), signal.SIGHUP)
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@LOCAL
+def test_a_rank_leaves_ctrl_c_and_a_terminal_that_closes_to_its_launcher(launcher: LauncherEngine) -> None:
+    assert launcher.launch(close_the_terminal).results == [True] * launcher.n

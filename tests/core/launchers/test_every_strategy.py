@@ -19,14 +19,13 @@ from strategies import STRATEGIES, Strategy
 from tests.core.launchers.engines import dask_client, params
 from tests.pools import Pool
 from tests.ranks import LIMIT
-from tests.runs import IN_MEMORY, KINDS, made, small, strategy_of
+from tests.runs import IN_MEMORY, KINDS, made, small
 from tests.strategies.kinds import allows, exact, needs, other_value
 
 TRANSPORTS = {"torchrun": "process_group", "mpi": "mpi", "dask": "process_group"}
 N = 3
 SAME: dict[str, Any] = {"model": "tests.workload:batch_norm", "n_gpus": N}  # here as there
-EXACT: dict[str, dict[str, Any]] = {"backup_workers": {"n_backup": 0}}  # with backups, the order of arrival decides
-CASES: dict[str, Strategy] = {name: strategy_of(name, **EXACT.get(name, {})) for name in KINDS}
+CASES: dict[str, Strategy] = {name: exact(kind) for name, kind in KINDS.items()}
 """Every strategy, and each with every option away from its default, by what its records are called."""
 for _name, _kind in STRATEGIES.items():
     for _option in (field.name for field in dataclasses.fields(_kind)):

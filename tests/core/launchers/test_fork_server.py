@@ -19,7 +19,6 @@ from tests.ranks import launch, wait_until
 from tests.runs import ROOT
 
 LIMIT_S = 100
-Report = Callable[[Any], None]
 Start = Callable[[], psutil.Process]
 
 

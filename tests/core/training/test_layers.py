@@ -4,16 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire import Options
 from gradwire.core.launchers.devices import as_before
 from gradwire.core.records.recorder import Recorder
 from gradwire.core.training.computing import choose_threads
-from gradwire.core.transports.base import Transport
-from gradwire.virtual_time.cluster import ClusterOptions
-from gradwire.virtual_time.dry_run import dry_run
 from gradwire.virtual_time.shares import shares_of
-from strategies import Replica, Strategy
-from tests.ranks import launch, virtual_time
 
 
 def test_a_share_is_that_of_the_operations_split_over_a_modules_own_trainable_parameters() -> None:
@@ -52,36 +46,6 @@ def test_what_is_spent_in_a_phase_is_not_spent_again_at_its_end_and_one_in_anoth
             pass
         recorder.spend("forward", 1)
     assert passed == [("forward", 0.25), ("update", 0.125), ("forward", 0.5), ("forward", 0.25)]
-
-
-def told(transport: Transport, by_replica: bool) -> list[list[int]]:
-    """Whose gradients it is told of: after the pass, which the replica may make, and after `collect`."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
-    replica, seen, stages = Replica(model, transport), list[int](), list[list[int]]()
-    replica.on_gradient(seen.append)
-    loss = model(torch.ones(1, 2)).sum()
-    for call in (lambda: replica.backward(loss) if by_replica else loss.backward(), replica.collect):
-        call()
-        stages.append(list(seen))
-    return stages
-
-
-@pytest.mark.parametrize(("on", "by_replica"), [("shared_memory", False), ("simulated", True), ("simulated", False)])
-def test_it_is_told_of_each_gradient_once_during_the_pass_or_else_when_it_is_collected(
-    on: str, by_replica: bool
-) -> None:
-    start = launch if on == "shared_memory" else virtual_time(1).launch
-    pass_ended, collected = start(told, 1, by_replica)[0]
-    assert len(pass_ended) == (0 if (on, by_replica) == ("simulated", False) else 6)
-    assert sorted(collected) == list(range(6)), "once only"
-    assert set(collected[:2]) == {4, 5}, "the last layer's first"
-
-
-def dry(strategy: Strategy) -> None:
-    """Take three steps on the meta device."""
-    options = Options(strategy=strategy, n_gpus=1, bandwidth="1gbit", latency="1ms")
-    dry_run(options, ClusterOptions(compute="1s"), 8, 3, quiet=True, layers=2)
 
 
 @pytest.mark.parametrize(("n_samples", "expected"), [(1, 1), (10**7, 2)])

@@ -8,19 +8,23 @@ of its own: `mean.py` is its. One outside the table has the function in its own 
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 import torch.nn.functional as F
 
-from strategies import Strategy
 from tests.strategies.loops import Task, X, Y, make_model
 
 Trajectories = list[torch.Tensor]
+_model = cache(make_model)  # whose parameters are set before each use
 Program = Callable[..., Trajectories]
 
 
@@ -58,21 +62,27 @@ class PlainRun:
 
     def gradient(self, x: torch.Tensor, i: int, k: int) -> torch.Tensor:
         """Return the mean gradient [n] at x of step i of worker k."""
-        part, model = self.task.batch(i, k), make_model()
+        part, model = self.task.batch(i, k), _model()
+        model.zero_grad()
         torch.nn.utils.vector_to_parameters(x, model.parameters())
         F.cross_entropy(model(X[part]), Y[part]).backward()
         return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-def plain_module(kind: type[Strategy]) -> ModuleType | None:
-    """Return the module that has the plain program of a strategy; None if there is none."""
-    if ":" in kind.name:
-        own = sys.modules[kind.__module__]
-        if hasattr(own, "plain_program"):
-            return own
-    elif find_spec(f"{__name__}.{kind.name}"):
-        return importlib.import_module(f"{__name__}.{kind.name}")
-    traits = kind.traits
-    if not traits.asynchronous and traits.agree and traits.steps_by_mean:
-        return importlib.import_module(f"{__name__}.mean")
-    return None
+def plain_module(kind: type[Any], is_of_table: bool, package: str = __name__, shared: str = "") -> ModuleType:
+    """Return the module that has the plain program of a class: NAME, or `shared`, of the package, or its own module.
+
+    One outside the table may have none: then the test is skipped, with a warning.
+    """
+    own = sys.modules[kind.__module__]
+    if not is_of_table and hasattr(own, "plain_program"):
+        return own
+    for name in (kind.name if is_of_table else "", shared):
+        if name and find_spec(f"{package}.{name}"):
+            return importlib.import_module(f"{package}.{name}")
+    if is_of_table:
+        where = f"{package.replace('.', '/')}/{kind.name}.py"
+        pytest.fail(f"{kind.name} has no plain program: write plain_program(run, options) in {where}", pytrace=False)
+    why = f"{kind.name} has no plain program, so a mistake may pass: write plain_program(run, options) beside it"
+    warnings.warn(why, stacklevel=1)  # which is shown, unlike the reason of what is skipped
+    pytest.skip(why)

@@ -79,19 +79,6 @@ def test_close_waits_for_a_busy_peer_no_longer_than_the_time_out(engine_in_real_
     assert seen == (True, "last words", ("PeerLost", 0))
 
 
-def go_on_without_the_first(transport: Transport) -> Any:
-    """Rank 0 leaves at once; the others learn of it and talk on."""
-    if transport.rank == 0:
-        return None
-    lost = outcome(transport.recv, 0, "x")
-    transport.isend(transport.rank, 3 - transport.rank, "x")
-    return lost, transport.recv(ANY, "x").object, transport.recorder.rank
-
-
-def test_others_go_on_when_rank_0_has_left(engine: str) -> None:
-    assert run(engine, go_on_without_the_first, 3) == [None, (("PeerLost", 0), 2, 1), (("PeerLost", 0), 1, 2)]
-
-
 def use_after_close(transport: Transport) -> list[str]:
     peer = 1 - transport.rank
     vector = transport.allocate(10)

@@ -1,6 +1,6 @@
 """Draw the speed-up of asynchronous training by compression, in virtual time: media/dgs.png.
 
-python media/draw_dgs.py    # the table goes to results/
+python -m benchmarks dgs_speedup    # the table goes to results/, the picture to media/
 
 Steps of a model of ResNet-18's size are only timed, on torch's meta device. What a step computes is not published; it
 is taken such that the dense server with 16 workers and 1 Gbit/s is as fast as the published one. All else follows.
@@ -8,18 +8,13 @@ Passes vary a little: without that, equal workers stay in step, and the server's
 Once coding takes no time, and once what one core of the machine in `results/` takes for it.
 """
 
-import sys
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from experiments import drawing, grid
+from experiments import drawing
+from experiments.grid import KEPT, ROOT, Grid
 from gradwire.compression import Codec, NoCodec, TopK
 from gradwire.options import Options
 from gradwire.virtual_time.cluster import ClusterOptions
@@ -44,12 +39,12 @@ PUBLISHED = (
 )
 """Workers, speed-up, method, marker, label: Yan et al., ICPP 2020, at 1 Gbit/s; the last is over the dense server."""
 COLOURS = {DENSE: "#c25b4e", UP: "#d9903d", BOTH: "#3b6ea5", CODED: "#5a9e6f"}
-TABLE, PICTURE = grid.KEPT / "dgs_speedup.csv", grid.ROOT / "media" / "dgs.png"
+PICTURE = ROOT / "media" / "dgs.png"
 CASES = [dict(zip(("bandwidth", "method", "workers"), values, strict=True))
          for values in product(BANDWIDTHS, METHODS, WORKERS)]  # fmt: skip
 
 
-def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
+def compare(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
     """Return the row of a method at a bandwidth with `workers` workers: seconds a step of all, and the speed-up."""
     strategy, codec, coding = METHODS[method]
     options = Options(
@@ -62,36 +57,23 @@ def measure(bandwidth: str, method: str, workers: int) -> dict[str, Any]:
     return row | {"mb_sent_a_step": sent, "speedup": speedup}
 
 
-def draw(table: pd.DataFrame, axes: Axes, bandwidth: str) -> None:
-    """Draw the speed-up against the workers at one bandwidth."""
-    axes.plot(WORKERS, WORKERS, color="#bbbbbb", linestyle="--", label="as many times as workers")
-    for name, colour in COLOURS.items():
-        rows = table[(table["bandwidth"] == bandwidth) & (table["method"] == name)]
-        axes.plot(rows["workers"], rows["speedup"], marker="o", color=colour, label=name)
-    if bandwidth == "1gbit":
-        for workers, speedup, name, marker, label in PUBLISHED:
-            axes.plot([workers], [speedup], marker, ms=14, mfc="none", mec=COLOURS[name], ls="none", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="workers", title=f"{bandwidth.removesuffix('gbit')} Gbit/s")
-    axes.set_ylim(0.28, 45)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_locator(NullLocator())
-    axes.set_xticks(WORKERS)
-    axes.set_yticks((0.5, *WORKERS))
-    axes.grid(alpha=0.3)
-
-
 def show(table: pd.DataFrame) -> None:
-    """Print the table, and draw it."""
+    """Print the table, and draw the speed-up against the workers at each bandwidth."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     figure, panels = drawing.sheet(5, 1, 2, 10, sharey=True)
     for axes, bandwidth in zip(panels, BANDWIDTHS, strict=True):
-        draw(table, axes, bandwidth)
+        axes.plot(WORKERS, WORKERS, color="#bbbbbb", linestyle="--", label="as many times as workers")
+        rows = table[table["bandwidth"] == bandwidth].assign(name=table["method"])
+        drawing.lines(axes, rows, "workers", "speedup", COLOURS)
+        for of in ("x", "y"):
+            drawing.logarithmic(axes, of, (1,), base=2)
+        drawing.finish(axes, f"{bandwidth.removesuffix('gbit')} Gbit/s", xlabel="workers", ylim=(0.28, 45))
+    for workers, speedup, name, marker, label in PUBLISHED:
+        panels[0].plot([workers], [speedup], marker, ms=14, mfc="none", mec=COLOURS[name], ls="none", label=label)
     panels[0].set_ylabel("speed-up over one worker alone")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    drawing.legend_below(figure, panels[0], 3)
     figure.suptitle(f"Asynchronous server, ResNet-18 (11.7 million parameters), {COMPUTE[:-1]} s of computing a step")
     drawing.save(figure, PICTURE, 110)
 
 
-if __name__ == "__main__":
-    sys.exit(grid.main(__doc__, TABLE, CASES, measure, show, steps=STEPS))
+RUNS = Grid(KEPT / "dgs_speedup.csv", CASES, compare, show, {"steps": STEPS})

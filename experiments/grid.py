@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from gradwire.command import refuse_former
 from gradwire.core.records.atomic import AnyPath, check_writable_by, write_together
 from gradwire.core.records.errors import RunFailed, UsageError, as_usage_error
 from gradwire.core.records.machine import git_commit, machine
@@ -184,6 +185,11 @@ class Grid:
     make: Callable[..., Row | Iterable[Row]]
     show: Callable[[pd.DataFrame], object]
     options: Row = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.make.__module__ == "__main__":  # a module of benchmarks, run as a script: it would make nothing
+            name = Path(sys.argv[0]).stem
+            refuse_former(f"{name}.py", f"python -m benchmarks {name}")
 
     def complete(self) -> None:
         """Make the cases that the table lacks, then show all. Raises UsageError, RunFailed."""

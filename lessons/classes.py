@@ -1,8 +1,8 @@
 """Report on a class: python -m lessons.classes grades.csv
 
 Reads the grades that `python -m lessons.grade` has written. For each lab: how many have passed, the median of the
-points, and the first mistakes, with how many made each. Mistakes that differ in numbers, and in the student's lines,
-count as one.
+points, and the first mistakes, with how many made each. Mistakes that differ in numbers, in the case, and in the
+student's lines, count as one.
 """
 
 import csv
@@ -21,11 +21,13 @@ from gradwire.command_line import parse, run_command
 from gradwire.core.records.errors import UsageError
 
 _COLUMNS = {"lab", "points", "kind", "first mistake"}
-_LONGEST = 100  # characters of a mistake
+_LONGEST = 200  # characters of a mistake
 _SAME = (  # what differs from student to student, and what stands for it
     (r" \(.*\)", ""),
     (r"line \d+ of [^\s:;,]+", "a line"),
     (r"\d[\d,.]*(?<![,.])", "#"),
+    (r"#(, #)+", "#"),
+    (r"\bN = #[^:]*: (rank #: )?", ""),  # the case
 )
 
 
@@ -40,7 +42,7 @@ class Settings:
 
 
 def alike(mistake: str) -> str:
-    """Return a mistake without what differs from student to student: numbers, lines, and what is in brackets."""
+    """Return a mistake without what differs from student to student: numbers, lines, the case, and brackets."""
     for pattern, name in _SAME:
         mistake = re.sub(pattern, name, mistake)
     return mistake[:_LONGEST]

@@ -18,7 +18,7 @@ ROOMS_OF_CORE: dict[str, tuple[str, ...]] = {
 }
 """The rooms of `gradwire.core`, each with those of them that it may import."""
 WINGS: dict[str, tuple[str, ...]] = {
-    "backend": (),
+    "backend": ("diagnosis",),
     "baselines": ("clusters", "sharding"),
     "checking": ("backend", "torch_scripts", "virtual_time"),
     "checkpoints": ("diagnosis",),

@@ -3,9 +3,9 @@
 import os
 import pickle
 from typing import Any
+from weakref import ref
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradwire.core.transports.messages import OutOfSharedMemory
 
@@ -17,7 +17,7 @@ class Lent:
 
     def __init__(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self._of = StorageWeakRef(storage)
+        self._of = ref(storage)  # not torch's StorageWeakRef, which keeps the memory
         shared: Any = storage
         number, self._nbytes = shared._share_fd_cpu_()[:2]
         self._fd = os.dup(number)
@@ -25,7 +25,7 @@ class Lent:
     @property
     def is_over(self) -> bool:
         """Whether no tensor has the memory any longer."""
-        return bool(self._of.expired())
+        return self._of() is None
 
     def handle(self) -> bytes:
         """Return a pickled handle, by which a peer maps it."""
@@ -66,23 +66,6 @@ class Owned:
         for fd, _ in self._files.values():
             os.close(fd)
         self._files.clear()
-
-
-class Often:
-    """Counts how often each memory is used, by which that of buckets is known from that of fresh tensors."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def count(self, storage: torch.UntypedStorage) -> int:
-        """Count one more use; return how many there were."""
-        if len(self._seen) > 1000:
-            self._seen = {key: seen for key, seen in self._seen.items() if not seen[0].expired()}
-        reference, times = self._seen.get(storage._cdata, (None, 0))
-        if reference is None:  # which keeps the number from being used again
-            reference = StorageWeakRef(storage)
-        self._seen[storage._cdata] = reference, times + 1
-        return times + 1
 
 
 def _handle(fd: int, nbytes: int, dtype: torch.dtype) -> bytes:

@@ -28,7 +28,6 @@ class CollectiveGroup(dist.ProcessGroup):
     kind = ""
     group_desc = ""
     supports_coalescing = False
-    _device_types = (torch.device("cpu"),)
 
     def __init__(self, rank: int, size: int, limit: timedelta | None) -> None:
         super().__init__(rank, size)
@@ -51,6 +50,11 @@ class CollectiveGroup(dist.ProcessGroup):
     def seconds(self) -> float:
         """Return the time of this rank."""
         return timing.now()
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices; none while torch makes the group, so that it attaches no recorder of its own."""
+        return [torch.device("cpu")] if self in c10d._world.pg_map else []
 
     def getBackendName(self) -> str:
         return self.kind

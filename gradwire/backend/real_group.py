@@ -27,6 +27,7 @@ from gradwire.backend.records import GroupLog, RunRecords, begin_records
 from gradwire.backend.registration import NAME
 from gradwire.backend.transport import GroupTransport, Shared
 from gradwire.backend.works import RealCollective, RealMessage
+from gradwire.core.records.errors import one_line
 from gradwire.core.transports.base import ANY
 from gradwire.core.transports.messages import Setup
 
@@ -47,7 +48,7 @@ class RealGroup(CollectiveGroup):
         self.plans = plans(chosen_all_reduce())
         self._state = Shared(range(size))
         pipes = rendezvous.meet(store, rank, size, timeout, meshes=2)
-        if not _runs and (begun := begin_records(store, rank, size)) is not None:
+        if not _runs and (begun := begin_records(store, rank, size, timeout)) is not None:
             _runs[self] = begun
         self.recorder = next((run.recorder for run in _runs.values()), None)
         self.logs = GroupLog(self.recorder, self._state), GroupLog(self.recorder, self._state)
@@ -66,11 +67,6 @@ class RealGroup(CollectiveGroup):
     def event_name(self) -> str:
         """The name of its backend, as a profiler shows it."""
         return str(dist.distributed_c10d._world.pg_map.get(self, (NAME,))[0])
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        """The devices; none while torch makes the group, so that it attaches no recorder of its own."""
-        return [torch.device("cpu")] if self in dist.distributed_c10d._world.pg_map else []
 
     @override
     def enter(
@@ -148,8 +144,9 @@ class RealGroup(CollectiveGroup):
         if self not in _groups:
             return
         _groups.discard(self)
-        has_failed = self._state.failure or getattr(sys, "last_value", None) is not None
-        patience = _PARTING_S if has_failed else _LAST_S
+        last: BaseException | None = getattr(sys, "last_value", None)
+        failure = self._state.failure or (one_line(last) if last is not None else "")
+        patience = _PARTING_S if failure else _LAST_S
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(patience)
@@ -159,7 +156,7 @@ class RealGroup(CollectiveGroup):
                 transport.close()
                 lock.release()
         if (run := _runs.pop(self, None)) is not None:
-            run.end(bool(has_failed))
+            run.end(failure)
 
     abort = shutdown
 

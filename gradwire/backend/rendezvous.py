@@ -57,7 +57,7 @@ def meet(store: dist.Store, rank: int, size: int, limit: timedelta, meshes: int)
     try:
         store.set(f"pipes of {rank}", json.dumps((*where, entrances)))
         for peer in own[0].entrances:
-            machine, pid, theirs = json.loads(_wait(store, f"pipes of {peer}", limit, peer))
+            machine, pid, theirs = json.loads(wait_for(store, f"pipes of {peer}", limit, peer))
             if machine != where[0]:
                 raise RunFailed(
                     f"backend gradwire: rank {peer} is on another machine than rank {rank}, or in another container; "
@@ -68,7 +68,7 @@ def meet(store: dist.Store, rank: int, size: int, limit: timedelta, meshes: int)
                 pipes.outbound[peer] = _open_entrance(pid, numbers[rank], peer)
         store.set(f"opened by {rank}", "")
         for peer in own[0].entrances:
-            _wait(store, f"opened by {peer}", limit, peer)
+            wait_for(store, f"opened by {peer}", limit, peer)
     except BaseException:
         for pipes in own:
             pipes.close()
@@ -80,7 +80,8 @@ def meet(store: dist.Store, rank: int, size: int, limit: timedelta, meshes: int)
     return own
 
 
-def _wait(store: dist.Store, key: str, limit: timedelta, peer: int) -> bytes:
+def wait_for(store: dist.Store, key: str, limit: timedelta, peer: int) -> bytes:
+    """Return what a peer sets when it has come so far. Raises RunFailed."""
     try:
         store.wait([key], limit)
         found: bytes = store.get(key)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from typing_extensions import override
 
-from gradwire.backend.memory import Lent, Often, Owned
+from gradwire.backend.memory import Lent, Owned
 from gradwire.backend.rendezvous import Pipes
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.frames import OBJECT, frame, vector_frame
@@ -64,14 +65,14 @@ class _Buffers:
     """Copies of tensors that peers read, by type and length; one that is read no longer is used again."""
 
     free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = field(default_factory=dict)
-    busy: deque[tuple[Work, torch.Tensor]] = field(default_factory=deque)
+    busy: deque[tuple[Sequence[Work], torch.Tensor]] = field(default_factory=deque)
 
     def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor | None:
         """Return one that has room; None: none is free."""
         for _ in range(len(self.busy)):
-            work, buffer = self.busy.popleft()
-            if isinstance(work, InPlace) and not work._is_done():
-                self.busy.append((work, buffer))
+            works, buffer = self.busy.popleft()
+            if any(isinstance(work, InPlace) and not work._is_done() for work in works):
+                self.busy.append((works, buffer))
             else:
                 self.free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
         found = self.free.get((dtype, _room(numel)))
@@ -86,7 +87,9 @@ class GroupTransport(SharedMemory):
 
     def __init__(self, pipes: Pipes, setup: Setup, shared: Shared) -> None:
         self._shared_state, self._pids = shared, pipes.pids
-        self._owned, self._often, self._buffers = Owned(), Often(), _Buffers()
+        self._owned, self._buffers = Owned(), _Buffers()
+        self._uses = WeakKeyDictionary[Any, int]()  # of memory: that of a bucket is used again and again
+        self._unread: list[Work] = []  # messages of lent memory, since the last call
         self.place = Place(0, "", "")
         self._suffix, self._tell_at, self._has_told = self.place.suffix, float("inf"), False
         self._own: dict[int, Place] = {}  # the last calls, by number
@@ -183,18 +186,26 @@ class GroupTransport(SharedMemory):
         Moves that memory to shared memory, where its tensors are then.
         """
         storage = vector.untyped_storage()
-        if vector.nbytes <= SLOT_BYTES or self._is_shared(vector) or self._often.count(storage) < _OFTEN:
+        if vector.nbytes <= SLOT_BYTES or self.is_shared(vector):
             return
-        if storage.resizable() and not storage.is_shared():
-            lent = Lent(storage, vector.dtype)
-            self._allocated[storage.data_ptr()] = next(self.numbers), lent
+        uses = self._uses[storage] = self._uses.get(storage, 0) + 1
+        if uses >= _OFTEN and storage.resizable() and not storage.is_shared():
+            self._free_lent()
+            self._allocated[storage.data_ptr()] = next(self.numbers), Lent(storage, vector.dtype)
 
-    def _is_shared(self, vector: torch.Tensor) -> bool:
+    def _free_lent(self) -> None:
+        """Free the lent memory that no tensor has any longer."""
+        for address, (_, memory) in [*self._allocated.items()]:
+            if isinstance(memory, Lent) and memory.is_over:
+                del self._allocated[address]
+                memory.free()
+
+    def is_shared(self, vector: torch.Tensor) -> bool:
+        """Return whether peers can read slices of a vector in place."""
         address = vector.untyped_storage().data_ptr()
         _, found = self._allocated.get(address, (0, None))
         if isinstance(found, Lent) and found.is_over:  # another tensor has its address now
-            del self._allocated[address]
-            found.free()
+            self._free_lent()
             return False
         return found is not None and found.dtype == vector.dtype and vector.is_contiguous()
 
@@ -222,20 +233,34 @@ class GroupTransport(SharedMemory):
             return _DELIVERED, nbytes
         if fits(value, nbytes) and value.is_contiguous() and self._peers[dst].send_copy(value, tag, n, sent, 0.0):
             return _DELIVERED, nbytes
-        if self._is_shared(value):
-            return super()._send(value, dst, tag, n, sent)
-        numel = value.numel()
-        buffer = self._buffers.take(numel, value.dtype)
-        if buffer is None and self._buffers.busy:
-            self.look()  # for releases of peers from which this rank receives nothing, as in a ring
-            buffer = self._buffers.take(numel, value.dtype)
-        if buffer is None:
-            buffer = self.allocate(_room(numel), value.dtype)
-        copy = buffer[:numel]
+        if self.is_shared(value):
+            work, nbytes = super()._send(value, dst, tag, n, sent)
+            self._unread.append(work)
+            return work, nbytes
+        buffer = self.borrow(value.numel(), value.dtype)
+        copy = buffer[: value.numel()]
         copy.copy_(value.detach().reshape(-1))
         work, nbytes = super()._send(copy, dst, tag, n, sent)
-        self._buffers.busy.append((work, buffer))
+        self.give_back(buffer, [work])
         return _DELIVERED, nbytes
+
+    def settle(self) -> None:
+        """Wait until peers have read what they read in place: the caller may change it. Raises WaitTimeout."""
+        for work in self._unread:
+            work.wait()
+        self._unread.clear()
+
+    def borrow(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return at least `numel` elements that peers can read in place, of any values."""
+        buffer = self._buffers.take(numel, dtype)
+        if buffer is None and self._buffers.busy:
+            self.look()  # for releases of peers from which this rank receives nothing, as in a ring
+            buffer = self._buffers.take(numel, dtype)
+        return self.allocate(_room(numel), dtype) if buffer is None else buffer
+
+    def give_back(self, buffer: torch.Tensor, works: Sequence[Work]) -> None:
+        """Let a borrowed buffer be used again when these messages of it have been read."""
+        self._buffers.busy.append((works, buffer))
 
     def flush(self, dst: int) -> bool:
         """Return whether the pipe to a peer has taken all that was sent; write what it takes."""
@@ -246,9 +271,7 @@ class GroupTransport(SharedMemory):
     @override
     def close(self) -> None:
         super().close()
-        for _, memory in self._allocated.values():
-            if isinstance(memory, Lent) and memory.is_over:
-                memory.free()
+        self._free_lent()
         self._allocated.clear()
         self._owned.close()
 

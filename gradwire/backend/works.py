@@ -73,6 +73,7 @@ class RealCollective(RealCall):
                 group.logs[0].begin(place, shows_waits=self._is_over is None)
                 transport.enter(place)
                 call.run(group.plans, transport, self.at)
+                transport.settle()
                 transport.check_group()
             except WaitTimeout as late:
                 group.look_around()

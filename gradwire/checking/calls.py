@@ -69,12 +69,14 @@ class Calls:
         if isinstance(call, Collective):
             self._meetings.setdefault((call.group, call.number), {})[seen.rank] = tuple(seen.clock)
             seen.collectives += len(call.ranks) == self._run.n
-            inside = [module for module in seen.modules if not isinstance(module, DistributedDataParallel)]
-            if inside and torch._C._current_graph_task_id() == -1 and call.kind != "barrier":
+            is_inside = seen.modules and not isinstance(seen.modules[0], DistributedDataParallel)
+            if is_inside and torch._C._current_graph_task_id() == -1 and call.kind != "barrier":
                 self._run.parallel = True
             is_root = call.root < 0 or call.ranks[call.root] == seen.rank
             written = [t for outs, _ in call.parts for t in outs if call.kind not in _FROM_ROOT or not is_root]
             read = [t for _, ins in call.parts for t in ins]
+            for name in filter(None, (seen.addresses.get(t.data_ptr()) for t in written if _is_plain(t))):
+                seen.written[name] = pending.thread.line()
             if (
                 call.kind in ("all_reduce", "reduce")
                 and _calling_file(_FUNCTIONAL).startswith(self._folder)

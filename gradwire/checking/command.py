@@ -13,8 +13,9 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
-from gradwire.checking import calls, data, files, gradients, parameters, replicas
+from gradwire.checking import calls, data, files, gradients, loops, parameters, replicas
 from gradwire.checking.findings import Finding
+from gradwire.checking.seen import Run
 from gradwire.checking.watch import Watch
 from gradwire.command_line import run_command
 from gradwire.core.records.atomic import check_output, write_atomically
@@ -30,7 +31,8 @@ class CheckOptions(ScriptOptions):
     """A script of yours with torch.distributed, watched for silent errors."""
 
     script: Annotated[str, Positional, arg(metavar="SCRIPT")]
-    """A Python file that torchrun would run, with gloo on the CPU. Its own options follow after --."""
+    """A Python file that torchrun would run, with gloo on the CPU, or that launches a loop with a WorkerOptimizer. Its
+    own options follow after --."""
     n_gpus: int = 3
     """Ranks. With two, a half and one over the number of ranks are the same."""
     steps: int | None = None
@@ -79,18 +81,21 @@ def check(
     if failure:
         watch.run.is_whole = False
         watch.run.unwaited.clear()
-    return Checked(judge(watch), failure, summary)
+    found: dict[tuple[str, str, str], Finding] = {}
+    for run in (*watch.earlier, watch.run):
+        for finding in judge(run):
+            found.setdefault((finding.kind, finding.at, finding.cure), finding)
+    return Checked(sorted(found.values(), key=lambda finding: finding.is_note), failure, summary)
 
 
-def judge(watch: Watch) -> list[Finding]:
-    """Return what is wrong in a run, the gravest first, notes last; of a cause and what follows from it, the cause."""
-    run = watch.run
+def judge(run: Run) -> list[Finding]:
+    """Return what is wrong in a run, the gravest first; of a cause and what follows from it, the cause."""
+    loops.take_means(run)
     found = calls.judge(run)
     found += [] if found else replicas.judge(run)
     follows = any(not finding.is_note for finding in found)
     found += [*parameters.judge(run), *([] if follows else gradients.judge(run))]
-    found += [*data.judge(run), *files.judge(run)]
-    return sorted(found, key=lambda finding: finding.is_note)
+    return [*found, *data.judge(run), *files.judge(run)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

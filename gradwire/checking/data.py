@@ -23,7 +23,8 @@ def judge(run: Run) -> list[Finding]:
             continue
         loaders.setdefault(epoch.loader, [[] for _ in range(run.n)])[epoch.rank].append(epoch)
     found: list[Finding] = []
-    for of_ranks in loaders.values():
+    for of_all in loaders.values():
+        of_ranks = [of_all[rank] for rank in run.members]
         if not all(of_ranks):
             continue
         if any(epoch.trains for epochs in of_ranks for epoch in epochs):
@@ -42,8 +43,7 @@ def _is_data_parallel(run: Run) -> bool:
     groups = list(run.groups())
     sharing = 0
     for group in groups:
-        is_sent = all("ddp" in step.how or any(p.sent_at for p in step.parameters.values()) for step in group)
-        sharing += is_sent or any(shared(each) for _, each in common(group))
+        sharing += all(step.shares for step in group) or any(shared(each) for _, each in common(group))
     return 2 * sharing > len(groups) > 0
 
 
@@ -52,6 +52,8 @@ def _judge_training(number: int, epochs: Sequence[Epoch]) -> list[Finding]:
     samplers = [epoch.sampler for epoch in epochs]
     if len({epoch.size for epoch in epochs}) > 1 or any(getattr(sampler, "replacement", False) for sampler in samplers):
         return []
+    if any(len(set(epoch.indices)) < len(epoch.indices) for epoch in epochs):
+        return []  # with replacement
     is_own = len({epoch.content for epoch in epochs}) > 1
     is_cut = all(getattr(sampler, "num_replicas", 1) == n for sampler in samplers)
     counts: dict[int, set[int]] = {}
@@ -66,10 +68,9 @@ def _judge_training(number: int, epochs: Sequence[Epoch]) -> list[Finding]:
         return []
     if len(common_ones) > n:
         a, b = sorted(counts[common_ones[0]])[:2]
-        both = len(set(epochs[a].indices) & set(epochs[b].indices))
-        what = (
-            f"ranks {a} and {b} both took {both} of the {len(epochs[a].indices)} samples of rank {a} in epoch {number}"
-        )
+        of_a, of_b = (epoch.indices for epoch in epochs if epoch.rank in (a, b))
+        both = len(set(of_a) & set(of_b))
+        what = f"ranks {a} and {b} both took {both} of the {len(of_a)} samples of rank {a} in epoch {number}"
         return [Finding(KIND, what, _cure(epochs, n), first.at, rank=b)]
     may = set().union(*(epoch.of for epoch in epochs))
     left = len(may) - len(counts)
@@ -84,7 +85,7 @@ def _judge_training(number: int, epochs: Sequence[Epoch]) -> list[Finding]:
 def _judge_cut(run: Run, epochs: list[Epoch]) -> list[Finding]:
     """Note samples that no loader takes, of data that is cut by hand."""
     left = epochs[0].size - len({index for epoch in run.epochs for index in epoch.of})
-    if len({frozenset(epoch.of) for epoch in epochs}) < run.n or left <= run.n:
+    if len({frozenset(epoch.of) for epoch in epochs}) < len(epochs) or left <= run.n:
         return []
     what = f"no rank takes {left} of {epochs[0].size} samples"
     return [Finding(MISSING, what, "let the ranks' parts cover the data", epochs[0].at, True)]
@@ -128,7 +129,7 @@ def _judge_order(epochs: list[Epoch]) -> list[Finding]:
 def _judge_validation(run: Run, epochs: list[Epoch]) -> list[Finding]:
     taken = [index for epoch in epochs for index in epoch.indices]
     twice = len(taken) - len(set(taken))
-    if not 0 < twice < run.n or not all(epoch.has_ended for epoch in epochs):
+    if not 0 < twice < len(epochs) or not all(epoch.has_ended for epoch in epochs):
         return []
     what = f"the sampler repeats {twice} of {len(set(taken))} samples, which a sum over ranks counts twice"
     return [Finding("samples counted twice", what, "leave the repeated ones out, or cut the data without padding",
@@ -144,7 +145,7 @@ def _judge_rows(run: Run) -> list[Finding]:
             alike.append(group)
     if not alike or 2 * len(alike) < len(groups):
         return []
-    what = f"{ranks(range(run.n))} took the same {len(alike[0][0].rows)} samples in step {alike[0][0].number}"
+    what = f"{ranks(run.members)} took the same {len(alike[0][0].rows)} samples in step {alike[0][0].number}"
     cure = "seed each rank by its number: torch begins with the same numbers on all ranks"
     cure = "let each rank take its own part of the IterableDataset" if run.streams else cure
     return [Finding(KIND, what, cure, alike[0][0].at, True, alike[0][0].number)]

@@ -60,6 +60,8 @@ class SeenRank:
         self._since: dict[int, tuple[int, int]] = {}  # by optimizer: steps since so many collectives
         self._labels: dict[int, str] = {}  # by optimizer: its model, and which of the optimizers of that it is
         self._roots: list[tuple[str, Any]] = []
+        self._of_loops: list[tuple[str, Any]] = []  # models of WorkerOptimizers
+        self.wrapped = 0  # how often DDP was made of parameters that had been stepped
         self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
 
     def tick(self) -> None:
@@ -101,6 +103,14 @@ class SeenRank:
             number = sum(name.startswith(f"{kind} ") for name, _ in self._roots)
             self._roots.append((f"{kind} {number}", weakref.ref(module)))
 
+    def note_wrapped(self, module: nn.Module, run: Run, at: str) -> None:
+        """Note parameters of which DDP is made though they have been stepped."""
+        names, found = self.names(), [p for p in module.parameters() if p in self.stepped_ever]
+        if found:
+            run.wrapped += [{} for _ in range(len(run.wrapped), self.wrapped + 1)]
+            run.wrapped[self.wrapped][self.rank] = {names.get(id(p), ""): sketch(p) for p in found}, at
+            self.wrapped += 1
+
     def add_ddp(self, ddp: DistributedDataParallel, run: Run, at: str) -> None:
         """Note that all ranks have the same parameters in this module now."""
         if ddp.module not in self._ddp:  # all ranks make it, though some may have called other models before
@@ -119,26 +129,31 @@ class SeenRank:
             run.may_be_unused |= set(parameters)
         run.made.setdefault(self.rank, {}).update({name: (sketch(p), at) for name, p in parameters.items()})
 
+    def add_of_loop(self, module: nn.Module) -> None:
+        """Note the model of a WorkerOptimizer, of which a part may be called."""
+        self._of_loops.append((f"WorkerOptimizer {len(self._of_loops)}", weakref.ref(module)))
+
     def note_forward(self, module: nn.Module) -> None:
         """Note how a model is called."""
         if isinstance(module, DistributedDataParallel):
             self.how.add("ddp" if module.require_backward_grad_sync else "no_sync")
         elif module in self._ddp:
             self.how.add("inner")
+        if not module.training:
+            self.how.add("eval")
 
     def names(self) -> dict[int, str]:
         """Return the names of the parameters of all models, by id."""
         found: dict[int, str] = {}
-        for root, reference in self._roots:
-            if (module := reference()) is not None:
-                for name, p in module.named_parameters():
-                    found.setdefault(id(p), f"{root}:{name}")
+        for name, p in self.parameters().items():
+            found.setdefault(id(p), name)
         return found
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of all models."""
-        alive = [(root, module) for root, reference in self._roots if (module := reference()) is not None]
-        return {f"{root}:{name}": p for root, module in alive for name, p in module.named_parameters()}
+        found = _parameters(self._of_loops)
+        known = {id(p) for p in found.values()}
+        return found | {name: p for name, p in _parameters(self._roots).items() if id(p) not in known}
 
     def buffers(self) -> dict[str, Sketch]:
         """Return sketches of the float buffers of all models."""
@@ -150,18 +165,21 @@ class SeenRank:
             if buffer.is_floating_point()
         }
 
-    def note_models(self, stepped: list[torch.Tensor], at: str) -> None:
-        """Note which parameters of the models are stepped, and which that are stepped belong to none."""
+    def note_models(self, stepped: list[torch.Tensor], at: str, of_strategy: bool) -> None:
+        """Note which parameters of the models are stepped, and which that are stepped belong to none.
+
+        `of_strategy`: by one, which gives all of them a gradient.
+        """
         ids, found = {id(p) for p in stepped}, self.parameters()
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False, False))
             has = before.has_gradient or p in self.reached or p not in self.hooked
             if p in self.reached and p.requires_grad:
                 self.trained.add(name)
-            is_given = before.is_given or p.grad is not None
+            is_given = before.is_given or (p.grad is not None and not of_strategy)
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids, is_given)
         self.addresses = {p.data_ptr(): name for name, p in found.items()}
-        of_models = {id(p) for p in found.values()}
+        of_models = {id(p) for p in _parameters(self._roots).values()}
         for tensor in stepped:
             self.stepped_ever[tensor] = True
         strays = (p for p in self.reached if p.requires_grad and id(p) not in of_models and p not in self.stepped_ever)
@@ -191,6 +209,11 @@ class SeenRank:
         """Note the parameters at the end of the script."""
         run.unwaited += [(self.rank, pending.call.kind, at) for pending, _, at in self.under_way.values()]
         run.ends[self.rank] = {name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor}
+
+
+def _parameters(roots: list[tuple[str, Any]]) -> dict[str, nn.Parameter]:
+    alive = [(root, module) for root, reference in roots if (module := reference()) is not None]
+    return {f"{root}:{name}": p for root, module in alive for name, p in module.named_parameters()}
 
 
 def _inner(module: nn.Module) -> nn.Module:

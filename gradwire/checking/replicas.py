@@ -7,8 +7,10 @@ that meet again later (local SGD), and, without DDP, about models in whose forwa
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from gradwire.checking.findings import Finding
-from gradwire.checking.seen import Parameter, Run, Step, common, ranks, shown
+from gradwire.checking.seen import MEAN, SERVER, STRATEGY, Parameter, Run, Step, common, ranks, shown
 from gradwire.checking.sketch import Sketch, equal, multiple
 
 KIND = "replicas part"
@@ -16,15 +18,19 @@ KIND = "replicas part"
 
 def judge(run: Run) -> list[Finding]:
     """Return what parts first, and notes on buffers."""
-    if not (found := _changed_since_ddp(run)):
+    if not (found := _changed_since_ddp(run) or _overwritten_by_ddp(run)):
         before: dict[str, list[Step]] = {}
         seldom: set[str] = set()  # those that have met again after they parted
         for group in run.groups():
+            if found := _changed_beside_server(group):
+                break
+            if STRATEGY in group[0].how and MEAN not in group[0].how:
+                continue  # its replicas need not agree after each step
             found = _parted(run, group, before.get(group[0].key[0]), seldom)
             if found:
                 break
             before[group[0].key[0]] = group
-    return found[:1] + ([] if found else _buffers(run))
+    return found[:1] + ([] if found else _notes(run))
 
 
 def shared(each: Sequence[Parameter]) -> bool:
@@ -43,12 +49,14 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
     for name, each in parameters.items():
         is_ddp, may_differ = name in run.ddp, run.parallel and name not in run.ddp
         agreed = _agree(each, lambda p: p.before)
+        if agreed and before is not None and (found := _summed(group, before, name, each)):
+            return found
         if not agreed:
             found = _differs_before(run, group, before, name, each)
             if found and not may_differ and not _meets_later(run, group, name):
                 return found
             continue
-        if _agree(each, lambda p: p.after) or may_differ or name in seldom:
+        if _agree(each, lambda p: p.after) or (may_differ and not _have_one_gradient(each)) or name in seldom:
             continue
         if _meets_later(run, group, name):
             seldom.add(name)
@@ -57,11 +65,11 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
         evidence = is_any_shared or is_ddp or cause.is_sure
         if not evidence or (is_ddp and not is_any_shared and not cause.is_sure and not run.is_whole):
             continue
-        what = (
-            f"{shown(name)} differs between ranks since step {group[0].number}{_values(each, after=True)}: {cause.what}"
-        )
-        at = cause.at or group[cause.rank].at
-        return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=cause.rank, parameter=shown(name))]
+        values = _values(group, each, after=True)
+        what = f"{shown(name)} differs between ranks since step {group[0].number}{values}: {cause.what}"
+        at = cause.at or next((step.at for step in group if step.rank == cause.rank), group[0].at)
+        return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=max(cause.rank, group[0].rank),
+                        parameter=shown(name))]  # fmt: skip
     return []
 
 
@@ -93,7 +101,7 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
         what = "the gradients agree, but the states of the optimizers do not"
         return _Cause(what, "load or make the state of the optimizer alike on all ranks")
     owns = [p.own for p in each if p.own is not None]
-    if _are_multiples(taken) and not (len(owns) == len(each) and _are_multiples(owns)):
+    if _are_multiples(taken) and (_have_one_gradient(each) or len(owns) < len(each) or not _are_multiples(owns)):
         return _Cause("all ranks have its gradient in common, each scaled by its own factor",
                       "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
     all_steps = (step.parameters.get(name) for step in run.steps)
@@ -119,6 +127,18 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
     return _Cause("the ranks take different gradients", "all-reduce the gradients of all parameters")
 
 
+def _have_one_gradient(each: Sequence[Parameter]) -> bool:
+    """Return whether the gradient that reached each rank is the same, as of a layer that is not cut."""
+    own = [p.own for p in each if p.own is not None]
+    return len(own) == len(each) and equal(*own) and bool(np.any(own[0]))
+
+
+def _scaled(each: Sequence[Parameter]) -> bool:
+    """Return whether all ranks take one gradient that is not the own one of each, but for a factor."""
+    taken, own = [p.taken for p in each if p.taken is not None], [p.own for p in each if p.own is not None]
+    return len(taken) == len(own) == len(each) and _are_multiples(taken) and not _are_multiples(own)
+
+
 def _are_multiples(sketches: list[Sketch]) -> bool:
     return all(multiple(sketches[0], other) is not None for other in sketches)
 
@@ -127,15 +147,15 @@ def _differs_before(
     run: Run, group: list[Step], before: list[Step] | None, name: str, each: list[Parameter]
 ) -> list[Finding]:
     """Find what was made different before a step, though its gradients are shared."""
-    if not shared(each):
+    if not (shared(each) or _scaled(each)):
         return []
-    number, values = group[0].number, _values(each)
+    number, values = group[0].number, _values(group, each)
     if before is not None and all(name in step.parameters for step in before):
         last = [step.parameters[name] for step in before]
         if not _agree(last, lambda p: p.after):
             return []
         changed = [step.rank for step, p, q in zip(group, each, last, strict=True) if not equal(p.before, q.after)]
-        at = next((group[rank].written[name] for rank in changed if name in group[rank].written), group[0].at)
+        at = _written(group, changed, name) or group[0].at
         is_all = len(changed) == len(each)
         cause = "each rank changed it in its own way" if is_all else f"only {ranks(changed)} changed it"
         cure = "change it alike on all ranks"
@@ -149,17 +169,54 @@ def _differs_before(
                     parameter=shown(name))]  # fmt: skip
 
 
+def _changed_beside_server(group: list[Step]) -> list[Finding]:
+    """Find a parameter that a worker changed, though a server gives it all of them before the next step."""
+    for step in group if SERVER in group[0].how else ():
+        for name, at in step.written.items():
+            what = f"rank {step.rank} changed {shown(name)} before step {step.number}, but the server has the model"
+            return [Finding(KIND, what, "change no parameter between two steps", at, step=step.number, rank=step.rank,
+                            parameter=shown(name))]  # fmt: skip
+    return []
+
+
+def _written(group: Sequence[Step], by: Sequence[int], name: str) -> str:
+    """Return the line where one of these ranks has changed a parameter since the step before; "": none is known."""
+    return next((step.written[name] for step in group if step.rank in by and name in step.written), "")
+
+
+def _summed(group: list[Step], before: list[Step], name: str, each: list[Parameter]) -> list[Finding]:
+    """Find a parameter that is the sum of what all ranks had after the step before."""
+    last = [step.parameters[name].after for step in before if name in step.parameters]
+    total: Sketch = np.sum(last, axis=0) if len({found.shape for found in last}) == 1 else np.zeros(1)
+    if len(last) < len(before) or not np.any(total) or not equal(total, each[0].before):
+        return []
+    what = f"{shown(name)} is the sum of the ranks' ones before step {group[0].number}, {len(group)} times their mean"
+    at = _written(group, [step.rank for step in group], name) or group[0].at
+    return [Finding("average is a sum", what, "divide by the number of ranks", at, step=group[0].number,
+                    parameter=shown(name))]  # fmt: skip
+
+
+def _overwritten_by_ddp(run: Run) -> list[Finding]:
+    """Find steps that are lost when DDP is made once more: it gives all ranks the parameters of rank 0."""
+    for of_ranks in run.wrapped:
+        (first, at), *others = of_ranks.values()
+        for name in first if len(of_ranks) == run.n else ():
+            if not equal(first[name], *(found[name] for found, _ in others if name in found)):
+                what = f"{shown(name)} differs between ranks after steps, when DDP is made, which takes that of rank 0"
+                return [Finding(KIND, what, "make DDP once, and call it in each step", at, parameter=shown(name))]
+    return []
+
+
 def _changed_since_ddp(run: Run) -> list[Finding]:
     """Find what only some ranks changed between the making of DDP and the first step."""
     group = next(run.groups(), None)
-    for name, each in dict(common(group)).items() if group else ():
+    for name, each in dict(common(group)).items() if group and run.made else ():
         made = [run.made.get(rank, {}).get(name) for rank in range(run.n)]
         found = [(rank, p, one) for rank, (p, one) in enumerate(zip(each, made, strict=True)) if one is not None]
         changed = [rank for rank, p, (then, _) in found if not equal(p.before, then)]
         if len(found) == run.n and changed and not _agree(each, lambda p: p.before) and group:
-            at = next((group[rank].written[name] for rank in changed if name in group[rank].written), "")
-            at = at or next(line for _, _, (_, line) in found)
-            what = f"{shown(name)} differs between ranks in step 1{_values(each)}: changed after DDP was made"
+            at = _written(group, changed, name) or next(line for _, _, (_, line) in found)
+            what = f"{shown(name)} differs between ranks in step 1{_values(group, each)}: changed after DDP was made"
             return [Finding(KIND, what, "change the model before DDP is made, or on all ranks", at, step=1,
                             rank=changed[0], parameter=shown(name))]  # fmt: skip
     return []
@@ -176,20 +233,26 @@ def _meets_later(run: Run, group: list[Step], name: str) -> bool:
                 return True
         later = later or other[0] is group[0]
     ends = [end[name] for end in run.ends if name in end]
-    return len(ends) == run.n and equal(*ends)
+    return len(ends) == len(run.members) and equal(*ends)
 
 
-def _values(each: Sequence[Parameter], after: bool = False) -> str:
+def _values(group: Sequence[Step], each: Sequence[Parameter], after: bool = False) -> str:
     """Return the first element on two ranks, where it differs."""
-    values = [p.last if after else p.first for p in each]
-    other = max(range(len(each)), key=lambda rank: abs(values[rank] - values[0]))
-    return f" (rank 0 {values[0]:.6g}, rank {other} {values[other]:.6g})" if values[other] != values[0] else ""
+    found = [(step.rank, p.last if after else p.first) for step, p in zip(group, each, strict=True)]
+    (first, value), (other, differs) = found[0], max(found, key=lambda pair: abs(pair[1] - found[0][1]))
+    return f" (rank {first} {value:.6g}, rank {other} {differs:.6g})" if differs != value else ""
 
 
-def _buffers(run: Run) -> list[Finding]:
-    """Note buffers that end apart, though the parameters of their model agree."""
-    group = next(reversed(list(run.groups())), None)
-    if group is None or not group[0].buffers or any("ddp" in step.how for step in group):
+def _notes(run: Run) -> list[Finding]:
+    """Note ranks in other modes, and buffers that end apart, though the parameters of their model agree."""
+    for group in run.groups():
+        still = [step.rank for step in group if "eval" in step.how]
+        if 0 < len(still) < len(group):
+            what = f"in step {group[0].number} the model is in eval mode on {ranks(still)}, and not on others"
+            at = next(step.at for step in group if step.rank == still[0])
+            return [Finding("mode differs", what, "call model.train() after each validation", at, True, rank=still[0])]
+    group = next(reversed(list(run.groups())), [])
+    if not group or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
         return []
     if not all(_agree(each, lambda p: p.after) for _, each in common(group)):
         return []

@@ -5,7 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gradwire.checking.sketch import Sketch
+
+# How a step is taken: by a strategy whose ranks talk; by the mean of their gradients; by servers, which have the model.
+STRATEGY, MEAN, SERVER = "strategy", "mean", "server"
 
 
 @dataclass
@@ -41,7 +46,7 @@ class Parameter:
 class Criterion:
     """A loss that a backward pass came through, computed at a line.
 
-    `weight`: the gradient that reached it; `n`: targets that count.
+    `weight`: the gradient that reached it, of a sum times its terms; `n`: targets that count.
     """
 
     weight: float
@@ -54,7 +59,8 @@ class Criterion:
 class Step:
     """A step of an optimizer on a rank. `key`: what the steps of other ranks share that belong to it.
 
-    `written`: by parameter, the line that changed it since the step before. `how`: "ddp", "inner", "no_sync".
+    `written`: by parameter, the line that changed it since the step before. `how`: "ddp", "inner", "no_sync", "eval",
+    or the ways of a strategy. `samples`: those that it was given; 0: none are.
     """
 
     rank: int
@@ -71,6 +77,12 @@ class Step:
     lines: dict[int, str]  # of backward passes
     written: dict[str, str]
     rows: frozenset[int]  # checksums of the samples of its forward passes
+    samples: float
+
+    @property
+    def shares(self) -> bool:
+        """Whether its gradients were all-reduced, by DDP or the script, or given to a strategy."""
+        return bool({"ddp", STRATEGY} & self.how) or any(p.sent_at for p in self.parameters.values())
 
 
 @dataclass
@@ -147,6 +159,8 @@ class Run:
     ddp: set[str] = field(default_factory=set)
     may_be_unused: set[str] = field(default_factory=set)  # DDP was told to expect it
     made: dict[int, dict[str, tuple[Sketch, str]]] = field(default_factory=dict)  # by rank, when DDP had made them
+    # By number and rank: parameters that had been stepped when DDP was made of them, as they were before, and the line.
+    wrapped: list[dict[int, tuple[dict[str, Sketch], str]]] = field(default_factory=list)
     models: list[dict[str, ModelParameter]] = field(default_factory=list)
     orphans: list[dict[str, str]] = field(default_factory=list)  # by rank: stepped, of no model that was called
     strays: list[list[tuple[int, ...]]] = field(default_factory=list)  # by rank: shapes of parameters of no model
@@ -154,30 +168,38 @@ class Run:
     trained: list[set[str]] = field(default_factory=list)  # by rank: not frozen, with a gradient
     masks: dict[int, int] = field(default_factory=dict)  # by rank: the random state at its first dropout
     streams: bool = False  # a loader of an IterableDataset was used
+    servers: set[int] = field(default_factory=set)  # ranks that take no step
     is_whole: bool = True
 
+    @property
+    def members(self) -> list[int]:
+        """The ranks that train."""
+        return [rank for rank in range(self.n) if rank not in self.servers]
+
     def groups(self) -> Iterator[list[Step]]:
-        """Yield the steps of all ranks that belong together, in the order of rank 0."""
+        """Yield the steps of all members that belong together, in the order of the first."""
         found: dict[tuple[str, int, int], dict[int, Step]] = {}
         for step in self.steps:
             found.setdefault(step.key, {})[step.rank] = step
+        members = self.members
         for steps in found.values():
-            if len(steps) == self.n > 1:
-                yield [steps[rank] for rank in range(self.n)]
+            if len(steps) == len(members) > 1:
+                yield [steps[rank] for rank in members]
 
     def between(self, first: Step, last: Step) -> list[Step]:
         """Return the steps of the earliest group between two that not all ranks took; []: all took all of them."""
         found = [step for step in self.steps if step.key[0] == first.key[0] and first.key < step.key < last.key]
         keys = Counter(step.key for step in found)
-        earliest = min((key for key, count in keys.items() if count < self.n), default=None)
+        earliest = min((key for key, count in keys.items() if count < len(self.members)), default=None)
         return [step for step in found if step.key == earliest]
 
 
 def common(group: Sequence[Step]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Yield the parameters that all steps have, of equal sizes."""
+    """Yield the parameters that all steps have, of equal sizes and finite."""
     for name in group[0].parameters:
         found = [step.parameters[name] for step in group if name in step.parameters]
-        if len(found) == len(group) and len({each.size for each in found}) == 1:
+        is_finite = all(np.isfinite(each.before).all() for each in found)
+        if len(found) == len(group) and len({each.size for each in found}) == 1 and is_finite:
             yield name, found
 
 

@@ -4,6 +4,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from typing_extensions import override
 
-from gradwire.checking import calls
+from gradwire.checking import calls, loops
 from gradwire.checking.loading import Loading, row_checksums
 from gradwire.checking.rank import SeenRank, quiet
 from gradwire.checking.seen import Criterion, Own, Parameter, Run, Step
@@ -27,6 +28,7 @@ from gradwire.checking.sketch import sketch
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.threads import Killed, RankThread, here
 from gradwire.torch_scripts.watcher import Watcher
+from gradwire.worker_optimizer import WorkerOptimizer
 
 _MEANS = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
@@ -39,15 +41,29 @@ class Watch(Watcher):
 
     def __init__(self, n: int, folder: str, steps: int | None = None) -> None:
         self.run, self.folder = Run(n), folder
+        self.earlier: list[Run] = []  # a script may launch several
         self.ranks = [SeenRank(rank, n) for rank in range(n)]
         self._steps = steps
         self._loading = Loading(self.run, self.ranks)
         self._calls = calls.Calls(self.run, self.ranks, folder)
+        self._bind()
+
+    def _bind(self) -> None:
         self.run.models = [seen.models for seen in self.ranks]
         self.run.strays = [seen.strays for seen in self.ranks]
         self.run.orphans = [seen.orphans for seen in self.ranks]
         self.run.trained = [seen.trained for seen in self.ranks]
         self.run.ends = [{} for _ in self.ranks]
+
+    def _begin_run(self) -> None:
+        """Begin with new records, and keep those of what all ranks have done until now."""
+        for seen in self.ranks:
+            seen.end(self.run)
+        self.earlier.append(replace(self.run))
+        vars(self.run).update(vars(Run(self.run.n)))
+        for seen in self.ranks:
+            vars(seen).update(vars(SeenRank(seen.rank, self.run.n)))
+        self._bind()
 
     @override
     def entered(self, pending: Pending) -> None:
@@ -78,6 +94,9 @@ class Watch(Watcher):
                 (functional, "dropout", self._dropout(functional.dropout)),
                 (DistributedDataParallel, "__init__", self._made(DistributedDataParallel.__init__)),
                 (torch.autograd, "_engine_run_backward", self._backward(torch.autograd._engine_run_backward)),
+                (WorkerOptimizer, "__init__", self._began(self._apart(WorkerOptimizer.__init__))),
+                *((WorkerOptimizer, name, self._apart(getattr(WorkerOptimizer, name))) for name in ("serve", "finish")),
+                *loops.Launches(self._begin_run).replacements(),
                 *self._loading.replacements(),
             ):
                 stack.enter_context(patch.object(owner, name, value))
@@ -92,7 +111,7 @@ class Watch(Watcher):
             yield
 
     def _here(self) -> tuple[RankThread, SeenRank] | None:
-        rank = here()
+        rank = None if torch.compiler.is_compiling() else here()  # what is traced has no values
         return None if rank is None else (rank, self.ranks[rank.rank])
 
     # Gradients and modules
@@ -156,14 +175,41 @@ class Watch(Watcher):
 
     def _made(self, real: Callable[..., None]) -> Callable[..., None]:
         def make(ddp: Any, module: nn.Module, *arguments: Any, **more: Any) -> None:
-            real(ddp, module, *arguments, **more)
             if (found := self._here()) is not None:
+                with quiet(found[0]):
+                    found[1].note_wrapped(module, self.run, found[0].line())
+            real(ddp, module, *arguments, **more)
+            if found is not None:
                 rank, seen = found
                 with quiet(rank):
                     seen.add_root(ddp)
                     seen.add_ddp(ddp, self.run, rank.line())
 
         return make
+
+    def _began(self, real: Callable[..., None]) -> Callable[..., None]:
+        def begin(optimizer: WorkerOptimizer, *arguments: Any, **more: Any) -> None:
+            real(optimizer, *arguments, **more)
+            if (found := self._here()) is not None:
+                found[1].add_of_loop(optimizer.replica.model)
+                if optimizer.is_server:
+                    self.run.servers.add(found[0].rank)
+
+        return begin
+
+    def _apart(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a strategy does, in which no step is the script's."""
+
+        def do(optimizer: WorkerOptimizer, *arguments: Any, **more: Any) -> Any:
+            if (found := self._here()) is None:
+                return real(optimizer, *arguments, **more)
+            found[1].stepping += 1
+            try:
+                return real(optimizer, *arguments, **more)
+            finally:
+                found[1].stepping -= 1
+
+        return do
 
     def _backward(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, accumulate_grad: bool, **more: Any) -> Any:
@@ -210,7 +256,8 @@ class Watch(Watcher):
         def reach(gradient: torch.Tensor) -> None:
             with quiet(rank):
                 task = torch._C._current_graph_task_id()
-                seen.criteria.setdefault(task, []).append(Criterion(float(gradient), n, is_mean, at))
+                weight = float(gradient) * (1 if is_mean else n)
+                seen.criteria.setdefault(task, []).append(Criterion(weight, n, is_mean, at))
 
         loss.register_hook(reach)
 
@@ -229,13 +276,18 @@ class Watch(Watcher):
             return
         rank, seen = found
         seen.stepping += 1
-        if seen.stepping > 1:  # one optimizer inside another
+        if seen.stepping > 1 or loops.is_of_strategy():  # one optimizer inside another
             return
         with quiet(rank):
             index = seen.optimizers.setdefault(optimizer, len(seen.optimizers))
             names, parameters = seen.names(), {}
-            of_optimizer = [p for group in optimizer.param_groups for p in group["params"]]
-            seen.note_models(of_optimizer, rank.line())
+            ways, samples, groups = set[str](), 0.0, loops.groups_of(optimizer)
+            is_loop = isinstance(optimizer, WorkerOptimizer)
+            given = [*arguments[1:], *more.values()]
+            if isinstance(optimizer, WorkerOptimizer):
+                ways, samples = loops.ways_of(optimizer.strategy), float(given[0] if given else 1)
+            of_optimizer = [p for group in groups for p in group["params"]]
+            seen.note_models(of_optimizer, rank.line(), is_loop)
             for i, p in enumerate(of_optimizer):
                 if isinstance(p, DTensor) or p.is_meta:
                     continue
@@ -259,11 +311,11 @@ class Watch(Watcher):
             key = seen.key(index, next(iter(parameters), ""))
             seen.step = Step(
                 rank.rank, 1 + seen.taken.get(index, 0), key, rank.line(), type(optimizer).__name__,
-                [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
-                parameters, seen.buffers(), bool(arguments[1:] or more.get("closure")), frozenset(seen.how),
+                [{k: v for k, v in group.items() if k != "params"} for group in groups],
+                parameters, seen.buffers(), not is_loop and any(given), frozenset(seen.how | ways),
                 {task: seen.criteria[task] for task in tasks if task in seen.criteria},
                 {task: seen.lines[task] for task in tasks if task in seen.lines}, dict(seen.written),
-                frozenset(seen.rows),
+                frozenset(seen.rows), samples,
             )  # fmt: skip
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -280,6 +332,8 @@ class Watch(Watcher):
                 of_step.sent_at = of_step.sent_at or seen.sent_at(p, seen.own.get(p))
             self.run.steps.append(seen.step)
             seen.stepped(seen.optimizers[optimizer])
+            if isinstance(optimizer, WorkerOptimizer):  # whose strategy may have let its parameters lie elsewhere
+                seen.addresses = {p.data_ptr(): name for name, p in seen.parameters().items()}
         if self._steps is not None and seen.taken[0] >= self._steps:
             self.run.is_whole = False
             raise Killed

@@ -111,7 +111,7 @@ def load(path: str) -> Hashed:
         workers = [row for row in rows if row.keys() >= {"x", "x norms", "g", "batch", "n", "step"}]
         return Hashed(run, list(workers[0]["names"]), workers, [row for row in rows if "u" in row])
     except (OSError, ValueError, EOFError, KeyError, IndexError, BadZipFile, zlib.error) as error:
-        raise BadRun(f"{hashes}: cannot be read; repeat the run with --hashes") from error
+        raise BadRun(f"{hashes}: cannot be read; repeat the run with --hashes, or GRADWIRE_HASHES=1") from error
 
 
 def first_divergence(a: Hashed, b: Hashed) -> Divergence | None:

@@ -38,7 +38,8 @@ def explore_script(given: Sequence[str], description: str) -> None:
         raise UsageError(f"--at_most {options.at_most}: must be from 1 to {10**7}")
     with tqdm(unit="order", leave=False, disable=None) as bar:
         report = examine(script, options.n_gpus, options.seed, options.at_most, bar.update)
-    print(report.text(f"{options.script}, {options.n_gpus} ranks"))
+    found = [finding.text(script.folder) for finding in report.findings]
+    print("\n".join([report.text(f"{options.script}, {options.n_gpus} ranks"), *found]))
     if report.broken:
         raise RunFailed(f"{options.script}: {report.broken}")
 

@@ -20,6 +20,8 @@ from typing_extensions import override
 
 from gradwire.backend.calls import Collective, Message
 from gradwire.backend.collectives import Plan
+from gradwire.checking.findings import Finding
+from gradwire.checking.orders import FITS, READ, SAME, WAITS, finding_of
 from gradwire.core.records.tables import aligned
 from gradwire.core.transports.messages import as_vector
 from gradwire.every_order.report import Counterexample
@@ -34,10 +36,6 @@ from gradwire.torch_scripts.threads import RankThread
 from gradwire.virtual_time.network import OneSwitch
 from gradwire.virtual_time.transport import Simulated
 from gradwire.virtual_time.world import World
-
-WAITS, FITS, READ, SAME = (
-    "no rank waits for ever", "calls of ranks fit together", "every message is received", "all orders have one result",
-)  # fmt: skip
 
 
 class OrderedRank(RankThread):
@@ -260,6 +258,7 @@ class ScriptReport:
     results: set[str] = field(default_factory=set)
     broken: str = ""
     shortest: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # in that order
 
     def text(self, name: str) -> str:
         """Return it as lines."""
@@ -292,5 +291,7 @@ def examine(
                 report.broken = "; ".join(f"{says}: {why}" for says, why in run.broken.items())
                 again = Counterexample(once(repeat(run.happened), reduced=False), report.broken)
                 report.shortest = again.text(most=10**9).splitlines()
+                words = [decision.words for decision in again.run.taken if decision.picked]
+                report.findings = [finding_of(says, why, words) for says, why in run.broken.items()]
         report.complete = orders.complete
     return report

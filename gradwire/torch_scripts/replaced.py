@@ -15,6 +15,7 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gradwire.backend.registration import NAME, register
 from gradwire.core.records.errors import RunFailed
 from gradwire.torch_scripts import process, shared
 from gradwire.torch_scripts.process_group import ScriptGroup
@@ -25,11 +26,12 @@ _GIVEN = ("world_size", "rank")  # of init_process_group
 
 @contextmanager
 def replaced(world_size: int) -> Iterator[None]:
-    """In the block, let threads be ranks: gloo's groups are ScriptGroups, and all ranks have one store.
+    """In the block, let threads be ranks: groups of gloo and gradwire are ScriptGroups, and all ranks have one store.
 
     Also replaced are the starts of processes that are ranks, and what these share, and the wait for a future, during
     which other ranks run. Ranks are told of their passes, and of their optimizers' steps.
     """
+    register()
     store = dist.HashStore()
     run_backward, wait_for = torch.autograd._engine_run_backward, torch._C.Future.wait
     make_really = torch.optim.Optimizer.__init__
@@ -101,7 +103,7 @@ def replaced(world_size: int) -> Iterator[None]:
         ):
             stack.enter_context(patch.object(owner, name, value))
         plugin = c10d.Backend._BackendPlugin(ScriptGroup, False)
-        stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin}))
+        stack.enter_context(patch.dict(c10d.Backend._plugins, {"GLOO": plugin, NAME.upper(): plugin}))
         stack.enter_context(patch.dict(_rendezvous_handlers, dict.fromkeys(("env", "tcp", "file"), meet)))
         stack.callback(register_module_forward_pre_hook(begin).remove)
         stack.callback(register_module_forward_hook(end, always_call=True).remove)

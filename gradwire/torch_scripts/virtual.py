@@ -16,10 +16,10 @@ from typing_extensions import override
 from gradwire.backend.calls import Collective
 from gradwire.backend.collectives import Plan
 from gradwire.core.records.recorder import Recorder
+from gradwire.diagnosis.step_hashes import StepHashes
 from gradwire.networks.card import Card
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.engine import Engine, PendingCollective
-from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program, ranks_alone
 from gradwire.torch_scripts.virtual_rank import ScriptRecorder, Speed, VirtualRank
 from gradwire.torch_scripts.watcher import Watcher

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from gradwire.core.records.machine import name_of
 from gradwire.core.records.recorder import Recorder
+from gradwire.diagnosis.step_hashes import StepHashes
 from gradwire.torch_scripts.bill import Bill, ByPass, ByRate, Graph, Operations
-from gradwire.torch_scripts.hashes import StepHashes
 from gradwire.torch_scripts.script import Program
 from gradwire.torch_scripts.starter import Process
 from gradwire.torch_scripts.threads import BackwardCall, RankThread
@@ -94,6 +94,7 @@ class VirtualRank(RankThread):
         rank.state.main = self.state.main
         rank.clock, rank._shown, rank.progress = self.clock, self._shown, self.progress
         rank.passes, rank.steps, rank.hashes = self.passes, self.steps, self.hashes
+        rank.watcher = self.watcher
         self.recorder = ScriptRecorder(self.rank, self._script.folder)  # nobody's: the other is the rank now
         self.ask(partial(self.engine.start_process, self, rank, number))
 

@@ -31,8 +31,8 @@ class Links(AllReduce):
     parts: ClassVar = {name: {"the latency": lambda run: _counts(run)[0],
                               "the bytes": lambda run: _counts(run)[1]}
                        for name in ESTIMATES} | {"all_reduce": {
-        "all parts": lambda run: bool(run.results and run.sent and run.case.n > 1) and all(_has_all(run)),
-        "the mean": lambda run: bool(run.results and run.sent) and not (wrong_ranks(run) or run.damage),
+        "all parts": lambda run: bool(run.sent and run.case.n > 1) and all(_has_all(run)),
+        "the mean": lambda run: bool(run.sent) and not (wrong_ranks(run) or run.damage),
     }}  # fmt: skip
     functions = (*ESTIMATES, CHOOSE, "all_reduce")
     cases = (*(Case(1, 0, function=name) for name in (*ESTIMATES, CHOOSE)), Case(2, 8), Case(4, 12),

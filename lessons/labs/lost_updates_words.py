@@ -88,7 +88,7 @@ def apply_is_right(run: Run) -> bool:
     """Whether the server's x has had what was pushed added to it."""
     pushed = [vector for k in clients(run) for vector in _pushed(run, k)]
     x = run.inputs[SERVER]["x"]
-    return bool(run.results and pushed) and is_close(run.results[SERVER]["x"], x + torch.stack(pushed).sum(0))
+    return bool(pushed) and is_close(run.results[SERVER]["x"], x + torch.stack(pushed).sum(0))
 
 
 def push_is_right(run: Run) -> bool:
@@ -103,8 +103,8 @@ def fetch_is_right(run: Run) -> bool:
 
 
 def _is_right(run: Run, explain: Callable[[Run, int], Iterator[str]]) -> bool:
-    is_used = run.results and {"push", "fetch"} <= {message.tag for message in run.sent}
-    return bool(is_used) and not any(first(explain(run, k)) for k in clients(run))
+    is_used = {"push", "fetch"} <= {message.tag for message in run.sent}
+    return is_used and not any(first(explain(run, k)) for k in clients(run))
 
 
 def _explain_minus(run: Run, k: int) -> Iterator[str]:

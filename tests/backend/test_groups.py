@@ -1,6 +1,7 @@
 """The backend gradwire, on ranks that are processes. Above each test stands what its ranks run."""
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -101,6 +102,45 @@ def reduce_fresh() -> int:
 
 def test_copies_of_fresh_tensors_are_used_again_in_a_ring() -> None:
     assert max(on_group(3, reduce_fresh)) < 40
+
+
+def overwrite() -> int:
+    """Return how many of 40 collectives got what their sender had written after they had returned."""
+    bucket, r, wrong = torch.ones(500_000), dist.get_rank(), 0
+    for _ in range(4):  # after which peers read it in place
+        dist.all_reduce(bucket)
+    gathered = [torch.empty_like(bucket) for _ in range(2)] if r == 1 else None
+    for k in range(20):
+        bucket.fill_(k if r == 0 else -1)
+        dist.broadcast(bucket, 0)
+        wrong += not bool((bucket == k).all())
+        bucket.fill_(k if r == 0 else -1)
+        dist.gather(bucket, gathered, 1)
+        bucket.fill_(-2)
+        wrong += gathered is not None and not bool((gathered[0] == k).all())
+    return wrong
+
+
+def test_a_bucket_may_be_overwritten_when_its_collective_has_ended() -> None:
+    assert on_group(2, overwrite) == [0, 0]
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+def reduce_large() -> float:
+    """Return how many MB the process grows by in 30 sums of new tensors of 4 MB, after the first 5."""
+    grown = []
+    for times in (5, 30):
+        for _ in range(times):
+            dist.all_reduce(torch.ones(1_000_000))
+        grown.append(resident_mb())
+    return grown[1] - grown[0]
+
+
+def test_the_memory_of_fresh_tensors_is_free_again() -> None:
+    assert max(on_group(2, reduce_large)) < 40
 
 
 def in_groups() -> float:

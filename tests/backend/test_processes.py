@@ -1,5 +1,6 @@
 """The backend gradwire in scripts of their own: what a killed rank leaves, an end without `destroy_process_group`."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.backend.records import VARIABLE
+from gradwire.results import load_table
 from tests.ranks import LIMIT
 from tests.runs import ROOT
 
@@ -20,13 +23,18 @@ import gradwire
 from datetime import timedelta
 how, rank = sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gradwire", f"file://{sys.argv[1]}/store", timedelta(seconds=120), 2, rank)
-dist.all_reduce(torch.ones(100_000))
-if how == "dies" and rank:
+bucket = torch.ones(100_000)
+for _ in range(5):
+    dist.all_reduce(bucket)
+if how == f"kills {rank}":
     if not os.fork():
         time.sleep(600)
     os.kill(os.getpid(), signal.SIGKILL)
-elif how == "dies":
+elif how == "kills 1":
     dist.all_reduce(torch.ones(3))
+elif how == "kills 0":
+    while True:
+        time.sleep(0.01)
 elif rank:
     while not os.path.exists(f"{sys.argv[1]}/sent"):
         time.sleep(0.01)
@@ -39,32 +47,48 @@ else:
 """
 
 
-def run_script(folder: Path, how: str) -> list[tuple[int, str]]:
-    """Run the script on two ranks; return how each ends, and what it says."""
+def run_script(folder: Path, how: str, killed: int = 1) -> list[tuple[int, str]]:
+    """Run the script on two ranks, and stop the other when one was killed; return how each ends, and what it says."""
     (folder / "mine.py").write_text(SCRIPT)
+    (folder / "temporary").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")}
+    outputs = [(folder / f"{rank}.txt").open("w") for rank in range(2)]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "mine.py", str(folder), how, str(rank)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, cwd=folder, start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "mine.py", str(folder), how, str(rank)], stdout=subprocess.DEVNULL,
+            stderr=output, cwd=folder, start_new_session=True,
+            env={**environment, VARIABLE: str(folder / "records")},
         )
-        for rank in range(2)
+        for rank, output in enumerate(outputs)
     ]  # fmt: skip
     try:
-        said = ranks[0].communicate(timeout=LIMIT)[1]
-        ranks[1].wait(LIMIT)
-        return [(ranks[0].returncode, said), (ranks[1].returncode, "")]
+        ranks[killed].wait(LIMIT)
+        if how == "kills 0":
+            ranks[1].terminate()  # as torchrun does
+        return [(process.wait(LIMIT), (folder / f"{rank}.txt").read_text()) for rank, process in enumerate(ranks)]
     finally:
-        for rank in ranks:
+        for rank, output in zip(ranks, outputs, strict=True):
+            output.close()
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)  # its session, in which a child may be left
 
 
 @pytest.mark.end_to_end
-def test_a_killed_rank_is_named_though_a_child_of_it_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank_is_named_though_a_child_of_it_lives_and_others_have_records(killed: int, tmp_path: Path) -> None:
     before = {path.name for path in Path("/dev/shm").iterdir()}
-    (code, said), (killed, _) = run_script(tmp_path, "dies")
-    assert (code, killed) == (1, -9), said
-    assert "rank 0 is in all_reduce of (3,) float32, SUM at mine.py:14: lost rank 1: it died" in said
+    ends = run_script(tmp_path, f"kills {killed}", killed)
+    code, said = ends[1 - killed]
+    assert (code, ends[killed][0]) == (143 if killed == 0 else 1, -9), said
+    if killed == 1:
+        assert "rank 0 is in all_reduce of (3,) float32, SUM at mine.py:16: lost rank 1: it died" in said
+    (path,) = (tmp_path / "records").glob("*.json")
+    assert f"{VARIABLE}: {path.with_suffix('')}: of rank {killed}, which died, there are no records" in said
+    assert {death["rank"] for death in json.loads(path.read_text())["deaths"]} == {killed}
+    table = load_table(path.with_suffix(".csv"))
+    assert table["rank"].tolist() == [1 - killed]
+    assert table["messages_sent"].min() >= 10  # those of the bucket
+    assert [*(tmp_path / "temporary").iterdir()] == []
     assert {path.name for path in Path("/dev/shm").glob("torch_*")} <= before
 
 

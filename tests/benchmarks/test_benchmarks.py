@@ -168,7 +168,9 @@ def test_a_wrong_name_is_told_and_without_one_all_are_listed(capsys: pytest.Capt
     assert all(name in listed for name in NAMES)
 
 
-@pytest.mark.parametrize("former", [["-m", "benchmarks.winners"], ["benchmarks/startup.py", "--ranks", "1"]])
+@pytest.mark.parametrize(
+    "former", [["-m", "benchmarks.winners"], ["benchmarks/startup.py", "--ranks", "1"], ["benchmarks/winners.py"]]
+)
 def test_a_former_script_is_refused(former: list[str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, *former], cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT)

@@ -2,6 +2,9 @@
 
 import builtins
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwire.checking import command
+from gradwire.checking.command import check
 from gradwire.checking.sketch import equal, multiple, sketch, weights
 from gradwire.checking.watch import Watch
 from gradwire.torch_scripts.script import Function, Script
 from gradwire.torch_scripts.simulate import ClusterScript, SimulatedProgram, run_on_cluster
 from gradwire.virtual_time import simulate
+from strategies import STRATEGIES
 from tests.checking.test_scripts import SCRIPTS, checked
+from tests.runs import ROOT
 
 
 def train(with_mode: bool) -> tuple[list[float], int, float]:
@@ -134,6 +140,31 @@ def test_bad_usage_is_one_line(arguments: list[str], says: str, capsys: pytest.C
     assert said.count("\n") == 1
 
 
+def test_a_loop_has_the_results_of_its_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    path, environment = SCRIPTS / "right_loop.py", {**os.environ, "WORLD_SIZE": "3"}
+    processes = subprocess.run(
+        [sys.executable, path], env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert command.main([str(path)]) == 0
+    said = capsys.readouterr().out
+    for line in processes.stdout.splitlines():
+        assert f"rank 2: {line}\n" in said
+
+
+def test_a_loop_of_another_number_of_ranks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([str(SCRIPTS / "wrong_loop_no_sampler.py"), "--n_gpus", "2"]) == 1
+    assert capsys.readouterr().err == "error: launch(work, 3): there are 2 ranks; give --n_gpus 3\n"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("n", [3, 4])
+def test_nothing_is_found_in_a_loop_of_any_strategy(n: int) -> None:
+    path = str(SCRIPTS / "right_loop.py")
+    names = [name for name in STRATEGIES if name not in ("single", "dgs")]  # one rank; its momentum is an option
+    found = check(ClusterScript(script=path, n_gpus=n, flops=1e12), Script(path, names))
+    assert (found.wrong, found.failure) == ([], "")
+
+
 def test_a_simulated_script_is_checked_beside_its_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--script", str(SCRIPTS / "wrong_summed.py"), "--n_gpus", "3", "--check", "--compute", "1ms"]
     assert simulate.main([*given, "--results_dir", str(tmp_path), "--run_name", "it"]) == 1
@@ -141,6 +172,16 @@ def test_a_simulated_script_is_checked_beside_its_records(tmp_path: Path, capsys
     assert (tmp_path / "it.json").exists()
     assert simulate.main([*given, "--sweep", "n_gpus=2,3"]) == 2
     assert "--check: goes with one run; leave out --sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "arguments"),
+    [("ddp_tutorial", 4, []), pytest.param("pipeline", 2, ["--tracer"], marks=pytest.mark.exhaustive)],
+)
+def test_nothing_is_found_in_a_program_that_spawns_or_traces(name: str, n: int, arguments: list[str]) -> None:
+    path = str(ROOT / "tests" / "torch_scripts" / "programs" / f"{name}.py")
+    found = check(ClusterScript(script=path, n_gpus=n, flops=1e12), Script(path, arguments))
+    assert (found.wrong, found.failure) == ([], "")
 
 
 @pytest.mark.parametrize("n", [1, 3, 16, 100, 1001])

@@ -22,7 +22,7 @@ SMALL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options, and how 
     "streaming_diloco": ({}, {"at_most": 8, "random": 2}),
     "hogwild_pp": ({}, {"at_most": 8, "random": 2}),
 }
-WITH_DEATHS = {"decoupled_diloco": {"at_most": 100, "random": 2}}  # of 1101
+WITH_DEATHS = {"decoupled_diloco": {"at_most": 300, "random": 2}}  # 50 of 1101 orders with a death
 
 
 def check_all(kind: Kind, **how: Any) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gradwire.checking.orders import FITS, READ, SAME, WAITS
 from gradwire.every_order import explore
 from gradwire.torch_scripts.collectives import plans
-from gradwire.torch_scripts.every_order import FITS, READ, SAME, WAITS, ScriptReport, examine, run_once
+from gradwire.torch_scripts.every_order import ScriptReport, examine, run_once
 from gradwire.torch_scripts.script import Script, ranks_alone
 from tests.every_order.planted import has_all_orders
 from tests.runs import said_by
@@ -88,7 +89,7 @@ def test_a_deadlock_that_only_some_orders_have_is_found() -> None:
 ])  # fmt: skip
 def test_what_no_order_has_right_is_found_in_the_first(name: str, says: str) -> None:
     found = report(name, 2, file="mistakes.py")
-    assert (found.orders, found.held[says]) == (1, 0)
+    assert (found.orders, found.held[says], len(found.findings)) == (1, 0, 1)
     assert found.broken.startswith(f"{says}: ")
     assert "mistakes.py:" in found.broken
 
@@ -102,5 +103,9 @@ def test_the_command_says_not_all_where_it_was_cut() -> None:
     code, text = said_by(lambda: explore.main([*given, "--", "server", "1"]))
     assert code == 1, text
     assert "not so: all orders have one result" in text
+    line = at("orders.py", "source = dist.recv")
+    found = text.partition("result depends on the order: it is another where rank 0 takes the message of rank 2 at ")[2]
+    assert found.startswith(f"{line}\n    {line}  source = dist.recv"), text
+    assert "    cure: name the rank to receive from" in found, text
     code, text = said_by(lambda: explore.main([*given, "--at_most=0"]))
     assert (code, "--at_most 0: must be from 1" in text) == (2, True), text

@@ -4,6 +4,7 @@
 hashed.py LAYOUT [lr LR | seed SEED | data RANK | factor FACTOR]
 """
 
+import os
 import sys
 
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 
 layout, *change = sys.argv[1:]
 name, value = change or ("", "0")
-dist.init_process_group("gloo")
+if not dist.is_initialized():
+    dist.init_process_group(os.environ.get("BACKEND", "gloo"))
 rank, n = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(int(value) if name == "seed" else 0)
 layers = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))

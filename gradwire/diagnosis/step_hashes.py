@@ -1,4 +1,4 @@
-"""`--hashes` of a script: hashes of the steps of a rank's first optimizer, which `gradwire.diagnosis.why` compares.
+"""Hashes of a script: of the steps of a rank's first optimizer, which `gradwire.diagnosis.why` compares.
 
 A step hashes the parameters before it and their gradients, and as its batch the inputs of modules that were called from
 outside of any since the step before, if no gradient is computed of them. Of a sharded parameter, a rank has its part.

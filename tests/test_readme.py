@@ -110,7 +110,7 @@ def test_commands_have_options_that_exist(path: Path) -> None:
         if "simulate.py" in words:
             given = words[words.index("simulate.py") + 1 :]
             if is_script(given):
-                read_options(given[: given.index("--")], ClusterScript, "")
+                read_options(given[: given.index("--")] if "--" in given else given, ClusterScript, "")
                 continue
             command_line.parse_with(given, None, "", simulate.SimulationOptions)
 

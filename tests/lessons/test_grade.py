@@ -225,7 +225,7 @@ def test_who_gives_no_verdict_is_judged_again_once_at_the_end(tmp_path: Path, mo
 
     class Judge(SimpleNamespace):
         def __init__(self, call: partial[bytes], *_: object) -> None:
-            super().__init__(task=call.args[0], pid=0, exceeded="")
+            super().__init__(task=call.args[0], pid=0, exceeded="", seconds=1.0)
             judged.append(self.task.submission.name)
 
         def has_ended(self) -> bool:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -124,6 +126,9 @@ class SeenRank:
             self._roots = [
                 (f"DDP {number}" if reference() is ddp.module else root, reference) for root, reference in self._roots
             ]
+        members = tuple(dist.get_process_group_ranks(ddp.process_group))
+        if len(members) < run.n:
+            run.teams[self.rank] = members
         names = self.names()
         parameters = {names[id(p)]: p for p in ddp.module.parameters()}
         self.addresses = {p.data_ptr(): name for name, p in parameters.items()}
@@ -177,8 +182,8 @@ class SeenRank:
         self._last = found
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False, False))
-            has = before.has_gradient or p in self.reached or p not in self.hooked
-            if p in self.reached and p.requires_grad:
+            has = before.has_gradient or p in self.reached or p not in self.hooked or not p.requires_grad
+            if p.requires_grad and (p in self.reached or (isinstance(p, DTensor) and p.grad is not None)):
                 self.trained.add(name)
             is_given = before.is_given or (p.grad is not None and not of_strategy)
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids, is_given)

@@ -83,7 +83,10 @@ class Calls:
                 and read[0].is_floating_point()
                 and not read[0].is_sparse
             ):
-                seen.sent += [(seen.owner_of(t), sketch(t), pending.thread.line()) for t in read]
+                owners = [seen.owner_of(t) for t in read]
+                seen.sent += [(owner, sketch(t), pending.thread.line()) for owner, t in zip(owners, read, strict=True)]
+                if any(owners) and len(call.ranks) < self._run.n:
+                    self._run.teams[seen.rank] = tuple(call.ranks)
                 task = torch._C._current_graph_task_id()
                 if task != -1 and not self._run.parallel:
                     known = {key: value for key, value in seen.summed_on_the_way.items() if key[0] == task}

@@ -1,10 +1,11 @@
 """Which samples the ranks take: the indices that loaders hand out, and checksums of rows.
 
 Only where ranks share their gradients. Silent: with sampling with replacement, where the samples of one index differ
-between ranks (own files), and about what a script takes by hand (a note).
+between ranks (own files), and about what a script takes by hand, and random numbers (notes).
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gradwire.checking.findings import Finding
 from gradwire.checking.replicas import shared
@@ -15,7 +16,7 @@ KIND, MISSING = "samples overlap", "samples are missing"
 
 def judge(run: Run) -> list[Finding]:
     """Return what is wrong with the samples that ranks train on, and notes."""
-    if run.parallel or not _is_data_parallel(run):
+    if run.parallel or run.in_teams or not _is_data_parallel(run):
         return []
     loaders: dict[int, list[list[Epoch]]] = {}
     for epoch in run.epochs:
@@ -35,7 +36,7 @@ def judge(run: Run) -> list[Finding]:
             found += training or _judge_order(of_ranks[0]) or _judge_cut(run, [epochs[0] for epochs in of_ranks])
         else:
             found += _judge_validation(run, [epochs[0] for epochs in of_ranks])
-    return found or ([] if loaders else _judge_rows(run))
+    return found or ([] if loaders else _judge_rows(run)) or _judge_draws(run)
 
 
 def _is_data_parallel(run: Run) -> bool:
@@ -149,3 +150,18 @@ def _judge_rows(run: Run) -> list[Finding]:
     cure = "seed each rank by its number: torch begins with the same numbers on all ranks"
     cure = "let each rank take its own part of the IterableDataset" if run.streams else cure
     return [Finding(KIND, what, cure, alike[0][0].at, True, alike[0][0].number)]
+
+
+def _judge_draws(run: Run) -> list[Finding]:
+    """Note ranks that draw the same random numbers in most steps, as dropout and noise do; a loader draws its own."""
+    steps = list(zip(*(run.draws[rank] for rank in run.members), strict=False))
+    pairs = [
+        (before, after)
+        for before, after in pairwise(steps)
+        if all(a[0] == b[0] for a, b in zip(before, after, strict=True))
+    ]
+    alike = sum(before[0] != after[0] and len({state for _, state in after}) == 1 for before, after in pairs)
+    if not pairs or 2 * alike < len(pairs):
+        return []
+    what = "dropout or noise draws the same random numbers on all ranks"
+    return [Finding("random numbers", what, "seed each rank by its number once the models agree", is_note=True)]

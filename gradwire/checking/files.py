@@ -1,4 +1,4 @@
-"""Files that several ranks open, and random numbers that they share.
+"""Files that several ranks open.
 
 Silent: where a chain of messages, or a look whether the file exists, orders the two; about files that are appended to.
 """
@@ -10,7 +10,7 @@ KIND = "file"
 
 
 def judge(run: Run) -> list[Finding]:
-    """Return what several ranks write, and what may be read before it is there; note equal dropout masks."""
+    """Return what several ranks write, and what may be read before it is there."""
     findings: list[Finding] = []
     paths: dict[str, list[FileUse]] = {}
     for use in run.files:
@@ -32,10 +32,6 @@ def judge(run: Run) -> list[Finding]:
                 f"{ranks([read.rank])} reads {name}, which rank {write.rank} writes at {write.at}: nothing orders them"
             )
             findings.append(Finding(KIND, what, "let all ranks meet in a barrier() between", read.at, rank=read.rank))
-    if len(run.masks) == run.n > 1 and len(set(run.masks.values())) == 1:
-        what = "dropout draws the same masks on all ranks"
-        findings.append(Finding("random numbers", what, "seed each rank by its number once the models agree",
-                                is_note=True))  # fmt: skip
     return findings
 
 

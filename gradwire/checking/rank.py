@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
@@ -61,6 +63,9 @@ class SeenRank:
         self._labels: dict[int, str] = {}  # by optimizer: its model, and which of the optimizers of that it is
         self._roots: list[tuple[str, Any]] = []
         self._of_loops: list[tuple[str, Any]] = []  # models of WorkerOptimizers
+        self._last: dict[
+            str, nn.Parameter
+        ] = {}  # at the last step; a model that a function made may end before the script
         self.wrapped = 0  # how often DDP was made of parameters that had been stepped
         self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
 
@@ -121,6 +126,9 @@ class SeenRank:
             self._roots = [
                 (f"DDP {number}" if reference() is ddp.module else root, reference) for root, reference in self._roots
             ]
+        members = tuple(dist.get_process_group_ranks(ddp.process_group))
+        if len(members) < run.n:
+            run.teams[self.rank] = members
         names = self.names()
         parameters = {names[id(p)]: p for p in ddp.module.parameters()}
         self.addresses = {p.data_ptr(): name for name, p in parameters.items()}
@@ -171,10 +179,11 @@ class SeenRank:
         `of_strategy`: by one, which gives all of them a gradient.
         """
         ids, found = {id(p) for p in stepped}, self.parameters()
+        self._last = found
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False, False))
-            has = before.has_gradient or p in self.reached or p not in self.hooked
-            if p in self.reached and p.requires_grad:
+            has = before.has_gradient or p in self.reached or p not in self.hooked or not p.requires_grad
+            if p.requires_grad and (p in self.reached or (isinstance(p, DTensor) and p.grad is not None)):
                 self.trained.add(name)
             is_given = before.is_given or (p.grad is not None and not of_strategy)
             self.models[name] = ModelParameter(has, before.is_stepped or id(p) in ids, is_given)
@@ -208,7 +217,8 @@ class SeenRank:
     def end(self, run: Run) -> None:
         """Note the parameters at the end of the script."""
         run.unwaited += [(self.rank, pending.call.kind, at) for pending, _, at in self.under_way.values()]
-        run.ends[self.rank] = {name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor}
+        ends = self._last | self.parameters()
+        run.ends[self.rank] = {name: sketch(p) for name, p in ends.items() if type(p.data) is torch.Tensor}
 
 
 def _parameters(roots: list[tuple[str, Any]]) -> dict[str, nn.Parameter]:

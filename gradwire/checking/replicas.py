@@ -58,6 +58,8 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
             continue
         if _agree(each, lambda p: p.after) or (may_differ and not _have_one_gradient(each)) or name in seldom:
             continue
+        if run.in_teams and _agree_in_teams(run, group, each):
+            continue
         if _meets_later(run, group, name):
             seldom.add(name)
             continue
@@ -71,6 +73,12 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
         return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=max(cause.rank, group[0].rank),
                         parameter=shown(name))]  # fmt: skip
     return []
+
+
+def _agree_in_teams(run: Run, group: list[Step], each: list[Parameter]) -> bool:
+    """Return whether ranks that share gradients have the same parameter after a step."""
+    after = {step.rank: p.after for step, p in zip(group, each, strict=True)}
+    return all(equal(*(after[rank] for rank in team if rank in after)) for team in set(run.teams.values()))
 
 
 class _Cause:
@@ -101,7 +109,11 @@ def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Ca
         what = "the gradients agree, but the states of the optimizers do not"
         return _Cause(what, "load or make the state of the optimizer alike on all ranks")
     owns = [p.own for p in each if p.own is not None]
-    if _are_multiples(taken) and (_have_one_gradient(each) or len(owns) < len(each) or not _are_multiples(owns)):
+    if (
+        len(taken[0]) > 1
+        and _are_multiples(taken)
+        and (_have_one_gradient(each) or len(owns) < len(each) or not _are_multiples(owns))
+    ):
         return _Cause("all ranks have its gradient in common, each scaled by its own factor",
                       "scale and clip by what all ranks have in common", is_sure=True)  # fmt: skip
     all_steps = (step.parameters.get(name) for step in run.steps)
@@ -243,8 +255,25 @@ def _values(group: Sequence[Step], each: Sequence[Parameter], after: bool = Fals
     return f" (rank {first} {value:.6g}, rank {other} {differs:.6g})" if differs != value else ""
 
 
+def _never_shared(run: Run) -> list[Finding]:
+    """Note parameters that agree before the first step and never again, where no rank shares a gradient."""
+    groups = list(run.groups())
+    if run.parallel or any(step.shares for step in run.steps):
+        return []
+    for name, each in common(groups[0]) if groups else ():
+        taken = [p.taken for p in each if p.taken is not None]
+        if len(taken) < len(each) or not _agree(each, lambda p: p.before) or equal(*taken):
+            continue
+        if _agree(each, lambda p: p.after) or _meets_later(run, groups[0], name):
+            continue
+        what = f"{shown(name)} differs between ranks since step 1{_values(groups[0], each, after=True)}: "
+        return [Finding(KIND, f"{what}no rank shares its gradients", "all-reduce them, if all ranks train one model",
+                        groups[0][0].at, True, step=1, parameter=shown(name))]  # fmt: skip
+    return []
+
+
 def _notes(run: Run) -> list[Finding]:
-    """Note ranks in other modes, and buffers that end apart, though the parameters of their model agree."""
+    """Note ranks that train alone, ranks in other modes, and buffers that end apart though their parameters agree."""
     for group in run.groups():
         still = [step.rank for step in group if "eval" in step.how]
         if 0 < len(still) < len(group):
@@ -252,6 +281,8 @@ def _notes(run: Run) -> list[Finding]:
             at = next(step.at for step in group if step.rank == still[0])
             return [Finding("mode differs", what, "call model.train() after each validation", at, True, rank=still[0])]
     group = next(reversed(list(run.groups())), [])
+    if alone := _never_shared(run):
+        return alone
     if not group or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
         return []
     if not all(_agree(each, lambda p: p.after) for _, each in common(group)):

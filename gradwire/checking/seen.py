@@ -1,6 +1,6 @@
 """The records of a watched run: what each rank has stepped, computed, loaded and opened."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,15 +166,24 @@ class Run:
     strays: list[list[tuple[int, ...]]] = field(default_factory=list)  # by rank: shapes of parameters of no model
     ends: list[dict[str, Sketch]] = field(default_factory=list)
     trained: list[set[str]] = field(default_factory=list)  # by rank: not frozen, with a gradient
-    masks: dict[int, int] = field(default_factory=dict)  # by rank: the random state at its first dropout
+    # By rank and step: the loader's epoch, and a checksum of torch's random state.
+    draws: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     streams: bool = False  # a loader of an IterableDataset was used
     servers: set[int] = field(default_factory=set)  # ranks that take no step
+    teams: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # by rank: the part of all that it shares gradients with
     is_whole: bool = True
 
     @property
     def members(self) -> list[int]:
         """The ranks that train."""
         return [rank for rank in range(self.n) if rank not in self.servers]
+
+    @property
+    def in_teams(self) -> bool:
+        """Whether each rank shares gradients within a part of all ranks: each part may train a model of its own."""
+        return all(rank in self.teams for rank in self.members)
 
     def groups(self) -> Iterator[list[Step]]:
         """Yield the steps of all members that belong together, in the order of the first."""

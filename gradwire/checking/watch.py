@@ -1,7 +1,6 @@
 """Watches a script's ranks: the hooks that turn what they do into records."""
 
 import weakref
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,18 +21,14 @@ from typing_extensions import override
 
 from gradwire.checking import calls, loops
 from gradwire.checking.loading import Loading, row_checksums
-from gradwire.checking.rank import SeenRank, quiet
-from gradwire.checking.seen import Criterion, Own, Parameter, Run, Step
+from gradwire.checking.losses import Losses
+from gradwire.checking.rank import SeenRank, checksum, quiet
+from gradwire.checking.seen import Own, Parameter, Run, Step
 from gradwire.checking.sketch import sketch
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.threads import Killed, RankThread, here
 from gradwire.torch_scripts.watcher import Watcher
 from gradwire.worker_optimizer import WorkerOptimizer
-
-_MEANS = (
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div",
-)  # fmt: skip
 
 
 class Watch(Watcher):
@@ -86,18 +81,15 @@ class Watch(Watcher):
     @override
     @contextmanager
     def watch(self) -> Iterator[None]:
-        functional = nn.functional
         with ExitStack() as stack:
             for owner, name, value in (
-                *((functional, name, self._criterion(getattr(functional, name))) for name in _MEANS),
-                (torch.Tensor, "mean", self._mean(torch.Tensor.mean)),
-                (functional, "dropout", self._dropout(functional.dropout)),
                 (DistributedDataParallel, "__init__", self._made(DistributedDataParallel.__init__)),
                 (torch.autograd, "_engine_run_backward", self._backward(torch.autograd._engine_run_backward)),
                 (WorkerOptimizer, "__init__", self._began(self._apart(WorkerOptimizer.__init__))),
                 *((WorkerOptimizer, name, self._apart(getattr(WorkerOptimizer, name))) for name in ("serve", "finish")),
                 *loops.Launches(self._begin_run).replacements(),
                 *self._loading.replacements(),
+                *Losses(self._here).replacements(),
             ):
                 stack.enter_context(patch.object(owner, name, value))
             for handle in (
@@ -224,51 +216,6 @@ class Watch(Watcher):
 
         return run
 
-    def _criterion(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def lose(*arguments: Any, **more: Any) -> Any:
-            loss = real(*arguments, **more)
-            if (found := self._here()) is not None and isinstance(loss, torch.Tensor) and not loss.dim():
-                target = more.get("target", arguments[1] if len(arguments) > 1 else None)
-                if isinstance(target, torch.Tensor) and loss.requires_grad:
-                    with quiet(found[0]):
-                        n = target.shape[0] if target.dim() else 1
-                        if not target.is_floating_point():
-                            n = int((target != more.get("ignore_index", -100)).sum())
-                    is_mean = more.get("reduction", "mean") in ("mean", "batchmean")
-                    self._note_loss(*found, loss, n, is_mean)
-            return loss
-
-        return lose
-
-    def _mean(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def mean(value: torch.Tensor, *arguments: Any, **more: Any) -> Any:
-            result = real(value, *arguments, **more)
-            is_loss = isinstance(result, torch.Tensor) and result.requires_grad and not result.dim() and value.dim()
-            if is_loss and (found := self._here()) is not None and not found[1].modules:
-                self._note_loss(*found, result, value.shape[0], True)
-            return result
-
-        return mean
-
-    def _note_loss(self, rank: RankThread, seen: SeenRank, loss: torch.Tensor, n: int, is_mean: bool) -> None:
-        at = rank.line()
-
-        def reach(gradient: torch.Tensor) -> None:
-            with quiet(rank):
-                task = torch._C._current_graph_task_id()
-                weight = float(gradient) * (1 if is_mean else n)
-                seen.criteria.setdefault(task, []).append(Criterion(weight, n, is_mean, at))
-
-        loss.register_hook(reach)
-
-    def _dropout(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def drop(value: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-            if (found := self._here()) is not None and training and p and found[1].rank not in self.run.masks:
-                self.run.masks[found[1].rank] = zlib.crc32(torch.default_generator.get_state().numpy().tobytes())
-            return real(value, p, training, inplace)
-
-        return drop
-
     # Steps
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, more: Any) -> None:
@@ -280,6 +227,7 @@ class Watch(Watcher):
             return
         with quiet(rank):
             index = seen.optimizers.setdefault(optimizer, len(seen.optimizers))
+            self.run.draws[rank.rank].append((id(seen.epoch), checksum(torch.default_generator.get_state())))
             names, parameters = seen.names(), {}
             ways, samples, groups = set[str](), 0.0, loops.groups_of(optimizer)
             is_loop = isinstance(optimizer, WorkerOptimizer)

@@ -47,6 +47,8 @@ class RealGroup(CollectiveGroup):
         super().__init__(rank, size, timeout)
         self.plans = plans(chosen_all_reduce())
         self._state = Shared(range(size))
+        # A group that is made again gets the same store from torchrun, with what the ranks have set before.
+        store = dist.PrefixStore(str(store.add(f"groups of {rank}", 1)), store)
         pipes = rendezvous.meet(store, rank, size, timeout, meshes=2)
         if not _runs and (begun := begin_records(store, rank, size, timeout)) is not None:
             _runs[self] = begun

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from gradwire.backend.real_group import RealGroup
+from gradwire.backend.registration import make_group
 from tests.backend.groups import on_group
 from tests.engines import LIMIT
 
@@ -123,3 +124,19 @@ def test_the_end_of_a_group_closes_the_files_of_buckets_that_live_on() -> None:
         on_group(2, reduce_and_keep)
         opened.append(max(on_group(2, files_after)))
     assert opened[-1] - opened[0] <= 5 + 2  # one for each tensor that is kept, which torch itself holds
+
+
+def make_again() -> list[float]:
+    """Return sums in two groups that are made of one store, one after the other."""
+    store, sums = dist.PrefixStore("again", c10d._get_default_store()), []
+    for _ in range(2):
+        group, vector = make_group(store, dist.get_rank(), 2, timedelta(seconds=LIMIT)), torch.ones(1)
+        group._ranks = (0, 1)  # type: ignore[attr-defined]
+        group.allreduce([vector]).wait()
+        group.shutdown()
+        sums.append(float(vector))
+    return sums
+
+
+def test_a_group_may_be_made_again_of_one_store() -> None:
+    assert on_group(2, make_again) == [[2.0, 2.0]] * 2

@@ -89,7 +89,7 @@ class _Cause:
 
 
 def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Cause:
-    if any(step.has_closure for step in group):
+    if any(step.repeats for step in group):
         return _Cause("its step goes by the loss of each rank", "all-reduce the loss and gradients in the closure",
                       is_sure=any(p.sent_at for p in each))  # fmt: skip
     without = [step.rank for step, p in zip(group, each, strict=True) if p.taken is None]

@@ -13,7 +13,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
-from gradwire.checking import calls, data, files, gradients, loops, parameters, replicas
+from gradwire.checking import calls, data, files, gradients, loops, notes, parameters, replicas
 from gradwire.checking.findings import Finding
 from gradwire.checking.seen import Run
 from gradwire.checking.watch import Watch
@@ -97,7 +97,7 @@ def judge(run: Run) -> list[Finding]:
     """Return what is wrong in a run, the gravest first; of a cause and what follows from it, the cause."""
     loops.take_means(run)
     found = calls.judge(run)
-    found += [] if found else replicas.judge(run)
+    found += [] if found else replicas.judge(run) or notes.judge(run)
     follows = any(not finding.is_note for finding in found)
     found += [*parameters.judge(run), *([] if follows else gradients.judge(run))]
     return [*found, *data.judge(run), *files.judge(run)]

@@ -22,9 +22,9 @@ if __name__ == "__main__":  # what follows takes seconds to load, in which Ctrl-
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from experiments import tables
 from experiments.cases import COMPARED
@@ -46,7 +46,7 @@ from gradwire.core.workloads import datasets
 class Settings:
     """Which runs, and where things are."""
 
-    experiment: Positional[str]
+    experiment: Annotated[str, Positional, arg(metavar="EXPERIMENT")]
     """The experiment whose runs are made, or all."""
     quick: bool = False
     """All of it small, in a few minutes: digits, one seed."""

@@ -1,8 +1,8 @@
 """Report on a class: python -m lessons.classes grades.csv
 
-Reads the grades that `python -m lessons.grade` has written. For each lab: how many have passed, the median of the
-points, and the first mistakes, with how many made each. Mistakes that differ in numbers, in the case, and in the
-student's lines, count as one.
+Reads the grades that `python -m lessons.grade` has written. For each lab: how many have passed, the medians of
+the points and of the seconds that judging took, and the first mistakes, with how many made each. Mistakes that differ
+in numbers, in the case, and in the student's lines, count as one.
 """
 
 import csv
@@ -58,6 +58,8 @@ def report(rows: Sequence[dict[str, str]], most: int) -> str:
         passed = sum(row["points"] == "100" for row in of_lab)
         points = median(int(row["points"]) for row in of_lab)
         lines.append(f"{lab}: {len(of_lab)} submissions, {passed} with 100 points, median {points:g}")
+        if seconds := [float(row["seconds"]) for row in of_lab if row.get("seconds")]:
+            lines[-1] += f", judged in {median(seconds):.1f} s (median)"
         wrong = Counter(f"{row['kind']}: {alike(row['first mistake'])}" for row in of_lab if row["points"] != "100")
         lines += [f"  {n:3}  {text}" for text, n in wrong.most_common(most)]
         if left := len(wrong) - most:
@@ -73,7 +75,15 @@ def read(path: str) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; {cure}") from error
-    if not rows or not set(rows[0]) >= _COLUMNS or not all((row["points"] or "").isdigit() for row in rows):
+    are_numbers = (
+        rows
+        and set(rows[0]) >= _COLUMNS
+        and all(
+            (row["points"] or "").isdigit() and re.fullmatch(r"(\d+(\.\d+)?)?", row.get("seconds") or "")
+            for row in rows
+        )
+    )
+    if not are_numbers:
         raise UsageError(f"{Path(path).name}: has no grades; {cure}")
     return rows
 

@@ -40,6 +40,7 @@ class Contained:
         processes: int,
     ) -> None:
         self.exceeded = ""  # which limit
+        self.seconds = 0.0  # that it has taken when it was last looked at
         self._before_start = before_start
         self._seconds, self._megabytes, self._processes = seconds, megabytes, processes
         self._begun = time.monotonic()
@@ -70,10 +71,11 @@ class Contained:
 
     def has_ended(self) -> bool:
         """Whether it has ended; end it if it exceeds a limit. What it has started may be left."""
+        self.seconds = time.monotonic() - self._begun
         if os.waitpid(self.pid, os.WNOHANG)[0]:
             return True
         family = [self.pid, *below(self.pid)]
-        if time.monotonic() - self._begun > self._seconds:
+        if self.seconds > self._seconds:
             self.exceeded = f"took more than {self._seconds:g} s"
         elif sum(map(_threads, family)) > self._processes:
             self.exceeded = f"started more than {self._processes} processes and threads"

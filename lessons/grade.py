@@ -89,10 +89,11 @@ class Task(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The kept part of a report: the cells of the grades, and its part of the page."""
+    """The kept part of a report: the cells of the grades, its part of the page, and the seconds that judging took."""
 
     cells: list[str]
     html: str
+    seconds: float | None = None  # of one that an earlier version has kept
 
 
 def verdict_of(task: Task, report: Report, flags: Sequence[str] = ()) -> Verdict:
@@ -151,9 +152,10 @@ def grade(tasks: Sequence[Task], settings: Settings) -> Generator[tuple[Task, Ve
                 ended = running.pop(task)
                 end_below([contained.pid for contained in running.values()])
                 if ended.exceeded:
-                    yield task, verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
+                    verdict = verdict_of(task, Report(task.lab, "limit", f"your code {ended.exceeded}"))
+                    yield task, verdict._replace(seconds=ended.seconds)
                 elif result := ended.result():
-                    yield task, Verdict(*json.loads(result))
+                    yield task, Verdict(*json.loads(result))._replace(seconds=ended.seconds)
                 elif task not in again:
                     again.add(task)
                     waiting.append(task)
@@ -244,7 +246,9 @@ def grade_class(settings: Settings, submissions: Sequence[Path], labs: Sequence[
     in_order = [verdicts[task] for task in tasks]
     with write_together([table, page]) as (rows, text_of_page):
         with open(rows, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([_HEADER, *(verdict.cells for verdict in in_order)])
+            seconds = ("" if verdict.seconds is None else f"{verdict.seconds:.1f}" for verdict in in_order)
+            cells = ([*verdict.cells, took] for verdict, took in zip(in_order, seconds, strict=True))
+            csv.writer(file).writerows([[*_HEADER, "seconds"], *cells])
         text_of_page.write_text(page_of(in_order), encoding="utf-8", errors="replace")
     average = sum(int(verdict.cells[2]) for verdict in in_order) / len(in_order)
     print(f"{len(in_order)} graded, {average:.1f} points on average: {table}, {page}")

@@ -110,7 +110,7 @@ def test_commands_have_options_that_exist(path: Path) -> None:
         if "simulate.py" in words:
             given = words[words.index("simulate.py") + 1 :]
             if is_script(given):
-                read_options(given[: given.index("--")], ClusterScript, "")
+                read_options(given[: given.index("--")] if "--" in given else given, ClusterScript, "")
                 continue
             command_line.parse_with(given, None, "", simulate.SimulationOptions)
 
@@ -128,10 +128,12 @@ def test_commands_run_as_printed_one_after_the_other(path: Path, tmp_path: Path)
     for entry in ROOT.iterdir():
         if entry.name != "results" and not entry.name.startswith("."):
             (tmp_path / entry.name).symlink_to(entry)
-    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    search, done_already = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), set[str]()
     for command in commands(path):
-        if any(word in command for word in NOT_RUN):
+        without_name = re.sub(r"(--run_name |results/)\w+", "", command)
+        if any(word in command for word in NOT_RUN) or without_name in done_already:
             continue
+        done_already.add(without_name)
         done = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, env=os.environ | AS_ROOT | {"PATH": search}, capture_output=True,
             text=True, timeout=4 * LIMIT, check=False,

@@ -63,6 +63,9 @@ class SeenRank:
         self._labels: dict[int, str] = {}  # by optimizer: its model, and which of the optimizers of that it is
         self._roots: list[tuple[str, Any]] = []
         self._of_loops: list[tuple[str, Any]] = []  # models of WorkerOptimizers
+        self._last: dict[
+            str, nn.Parameter
+        ] = {}  # at the last step; a model that a function made may end before the script
         self.wrapped = 0  # how often DDP was made of parameters that had been stepped
         self._ddp: Any = WeakIdKeyDictionary()  # modules inside of one
 
@@ -176,6 +179,7 @@ class SeenRank:
         `of_strategy`: by one, which gives all of them a gradient.
         """
         ids, found = {id(p) for p in stepped}, self.parameters()
+        self._last = found
         for name, p in found.items():
             before = self.models.get(name, ModelParameter(False, False, False))
             has = before.has_gradient or p in self.reached or p not in self.hooked or not p.requires_grad
@@ -213,7 +217,8 @@ class SeenRank:
     def end(self, run: Run) -> None:
         """Note the parameters at the end of the script."""
         run.unwaited += [(self.rank, pending.call.kind, at) for pending, _, at in self.under_way.values()]
-        run.ends[self.rank] = {name: sketch(p) for name, p in self.parameters().items() if type(p.data) is torch.Tensor}
+        ends = self._last | self.parameters()
+        run.ends[self.rank] = {name: sketch(p) for name, p in ends.items() if type(p.data) is torch.Tensor}
 
 
 def _parameters(roots: list[tuple[str, Any]]) -> dict[str, nn.Parameter]:

@@ -128,7 +128,7 @@ def test_results_of_another_machine_are_not_mixed_with_those_of_this(tmp_path: P
     ("arguments", "expected"),
     [
         (["everything"], "param_server"),
-        ([], "experiment"),
+        ([], "give EXPERIMENT"),
         (["all", "--quik"], "did you mean --quick?"),
         (["all", "--data_dir", "/nowhere"], "--download"),
         (["all", "--quick", "--results_dir", "/dev/null/x"], "--results_dir"),

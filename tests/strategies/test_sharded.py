@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import checkpoint
 
 from gradwire.core.records.errors import RunFailed, UsageError
 from gradwire.core.strategy.settings import RunSettings
@@ -77,9 +77,8 @@ class Checkpointed(nn.Sequential):
         super().__init__(nn.Linear(4, 5), nn.Sequential(nn.Tanh(), nn.Linear(5, 5)), nn.Linear(5, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with set_checkpoint_early_stop(False):
-            for layer in self:
-                x = checkpoint(layer, x, use_reentrant=False)
+        for layer in self:
+            x = checkpoint(layer, x, use_reentrant=False, early_stop=False)
         return x
 
 

@@ -2,13 +2,18 @@
 
 import os
 import pickle
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
 import torch
 
-from gradwire.core.transports.messages import OutOfSharedMemory
+from gradwire.core.transports.messages import OutOfSharedMemory, Work
+from gradwire.core.transports.peer import InPlace
 
+_MOST_UNREAD, _MOST_UNREAD_BYTES = 64, 1 << 28  # copies that a rank may be ahead of its peers
 _Storage: Any = torch.UntypedStorage  # whose stub lacks what is used here
 
 
@@ -34,6 +39,10 @@ class Lent:
     def free(self) -> None:
         """Give the pages back to the system, in whatever processes they are mapped."""
         os.ftruncate(self._fd, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; who has mapped it keeps it."""
         os.close(self._fd)
 
 
@@ -66,6 +75,47 @@ class Owned:
         for fd, _ in self._files.values():
             os.close(fd)
         self._files.clear()
+
+
+@dataclass
+class Copies:
+    """Copies of tensors that peers read, by type and length; one that is read no longer is used again."""
+
+    free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = field(default_factory=dict)
+    busy: deque[tuple[Sequence[Work], torch.Tensor]] = field(default_factory=deque)
+
+    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return one that has room; None: none is free."""
+        self._collect()
+        found = self.free.get((dtype, room(numel)))
+        return found.pop() if found else None
+
+    def overdue(self) -> Work | None:
+        """Return the oldest message that has not been read, if so many have not that their sender is to wait."""
+        if len(self.busy) <= 1:
+            return None
+        self._collect()
+        nbytes = sum(buffer.nbytes for _, buffer in self.busy)
+        if len(self.busy) > _MOST_UNREAD or (len(self.busy) > 1 and nbytes > _MOST_UNREAD_BYTES):
+            return next(filter(_is_unread, self.busy[0][0]))
+        return None
+
+    def _collect(self) -> None:
+        for _ in range(len(self.busy)):
+            works, buffer = self.busy.popleft()
+            if any(map(_is_unread, works)):
+                self.busy.append((works, buffer))
+            else:
+                self.free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
+
+
+def room(numel: int) -> int:
+    """Return the length of a buffer for so many elements."""
+    return 1 << (numel - 1).bit_length()
+
+
+def _is_unread(work: Work) -> bool:
+    return isinstance(work, InPlace) and not work._is_done()
 
 
 def _handle(fd: int, nbytes: int, dtype: torch.dtype) -> bytes:

@@ -152,9 +152,11 @@ class RealGroup(CollectiveGroup):
             self._thread.join(patience)
         for lock, transport in ((self.turn, self.collectives), (self.talking, self.messages)):
             if lock.acquire(timeout=1.0):
-                transport.timeout = patience
-                transport.close()
-                lock.release()
+                try:
+                    transport.timeout = patience
+                    transport.close()
+                finally:
+                    lock.release()
         if (run := _runs.pop(self, None)) is not None:
             run.end(failure)
 

@@ -1,7 +1,6 @@
 """Shared memory between the ranks of a process group, which know of each other what they are in."""
 
 import pickle
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,21 +11,22 @@ from weakref import WeakKeyDictionary
 import torch
 from typing_extensions import override
 
-from gradwire.backend.memory import Lent, Owned
+from gradwire.backend.memory import Copies, Lent, Owned, room
 from gradwire.backend.rendezvous import Pipes
 from gradwire.core.records.errors import RunFailed
 from gradwire.core.transports.frames import OBJECT, frame, vector_frame
 from gradwire.core.transports.inbox import ANY
 from gradwire.core.transports.memory import remove_segments
 from gradwire.core.transports.messages import Delivered, Message, Setup, Work, as_vector
-from gradwire.core.transports.peer import DIED, InPlace, Peer
+from gradwire.core.transports.peer import DIED, Peer
 from gradwire.core.transports.shared_memory import SharedMemory
 from gradwire.core.transports.staging_buffer import SLOT_BYTES, fits
 
-_FAILED, _WAITS = "(failed)", "(waits)"  # tags: why a rank ends the group, and where it waits
+_FAILED, _WAITS, _FREED = "(failed)", "(waits)", "(freed)"  # tags: why a rank ends the group; it waits; it freed memory
 _TELL_S = 1.0  # a rank that has waited so long tells the others where
 _IN_PIPE = 4096  # bytes of a tensor that travel in the pipe itself
 _OFTEN = 3  # calls after which memory is taken for a bucket's
+_MOST_LENT = 64  # storages, of which each takes two files here and one of each peer
 _REMEMBERED = 1000  # calls, in case a peer is still in one of them
 _DELIVERED = Delivered()
 _MOST = 400  # characters of words, of which the others are hashed
@@ -60,25 +60,6 @@ class Shared:
     last_of: dict[int, Place] = field(default_factory=dict)
 
 
-@dataclass
-class _Buffers:
-    """Copies of tensors that peers read, by type and length; one that is read no longer is used again."""
-
-    free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = field(default_factory=dict)
-    busy: deque[tuple[Sequence[Work], torch.Tensor]] = field(default_factory=deque)
-
-    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return one that has room; None: none is free."""
-        for _ in range(len(self.busy)):
-            works, buffer = self.busy.popleft()
-            if any(isinstance(work, InPlace) and not work._is_done() for work in works):
-                self.busy.append((works, buffer))
-            else:
-                self.free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
-        found = self.free.get((dtype, _room(numel)))
-        return found.pop() if found else None
-
-
 class GroupTransport(SharedMemory):
     """`Transport` between the members of a group. Each message says which call of its sender it belongs to.
 
@@ -87,8 +68,9 @@ class GroupTransport(SharedMemory):
 
     def __init__(self, pipes: Pipes, setup: Setup, shared: Shared) -> None:
         self._shared_state, self._pids = shared, pipes.pids
-        self._owned, self._buffers = Owned(), _Buffers()
+        self._owned, self._buffers = Owned(), Copies()
         self._uses = WeakKeyDictionary[Any, int]()  # of memory: that of a bucket is used again and again
+        self._lent, self._closes = 0, False
         self._unread: list[Work] = []  # messages of lent memory, since the last call
         self.place = Place(0, "", "")
         self._suffix, self._tell_at, self._has_told = self.place.suffix, float("inf"), False
@@ -111,8 +93,8 @@ class GroupTransport(SharedMemory):
         self.check_group()
 
     def check_group(self) -> None:
-        """Check that the group goes on. Raises RunFailed."""
-        if self._shared_state.failure:
+        """Check that the group goes on, unless this closes. Raises RunFailed."""
+        if self._shared_state.failure and not self._closes:
             raise RunFailed(self._shared_state.failure)
 
     def fail(self, why: str) -> None:
@@ -154,6 +136,8 @@ class GroupTransport(SharedMemory):
         self._hear(message.src, place)
         if message.tag == _FAILED:
             self._shared_state.failure = self._shared_state.failure or pickle.loads(message.object)
+        elif message.tag == _FREED:
+            self._peers[message.src].forget(pickle.loads(message.object))
         elif message.tag != _WAITS:
             if message.tensor is not None and not place.number and place.words:
                 message.object = place  # of a message of the user's
@@ -191,14 +175,21 @@ class GroupTransport(SharedMemory):
         uses = self._uses[storage] = self._uses.get(storage, 0) + 1
         if uses >= _OFTEN and storage.resizable() and not storage.is_shared():
             self._free_lent()
-            self._allocated[storage.data_ptr()] = next(self.numbers), Lent(storage, vector.dtype)
+            if self._lent < _MOST_LENT:  # peers read of others in copies
+                self._allocated[storage.data_ptr()] = next(self.numbers), Lent(storage, vector.dtype)
+                self._lent += 1
 
     def _free_lent(self) -> None:
         """Free the lent memory that no tensor has any longer."""
-        for address, (_, memory) in [*self._allocated.items()]:
+        for address, (number, memory) in [*self._allocated.items()]:
             if isinstance(memory, Lent) and memory.is_over:
                 del self._allocated[address]
                 memory.free()
+                self._lent -= 1
+                for peer in self._peers.values():
+                    if number in peer.handed:
+                        peer.handed.discard(number)
+                        peer.write(frame(OBJECT, _FREED + self._suffix, pickle.dumps(number)))
 
     def is_shared(self, vector: torch.Tensor) -> bool:
         """Return whether peers can read slices of a vector in place."""
@@ -245,10 +236,15 @@ class GroupTransport(SharedMemory):
         return _DELIVERED, nbytes
 
     def settle(self) -> None:
-        """Wait until peers have read what they read in place: the caller may change it. Raises WaitTimeout."""
+        """Wait until peers have read what they read in place: the caller may change it. Raises WaitTimeout.
+
+        Also wait until they have read most copies, of which there would be ever more ahead of a slow peer.
+        """
         for work in self._unread:
             work.wait()
         self._unread.clear()
+        while (unread := self._buffers.overdue()) is not None:
+            unread.wait()
 
     def borrow(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return at least `numel` elements that peers can read in place, of any values."""
@@ -256,28 +252,29 @@ class GroupTransport(SharedMemory):
         if buffer is None and self._buffers.busy:
             self.look()  # for releases of peers from which this rank receives nothing, as in a ring
             buffer = self._buffers.take(numel, dtype)
-        return self.allocate(_room(numel), dtype) if buffer is None else buffer
+        return self.allocate(room(numel), dtype) if buffer is None else buffer
 
     def give_back(self, buffer: torch.Tensor, works: Sequence[Work]) -> None:
         """Let a borrowed buffer be used again when these messages of it have been read."""
         self._buffers.busy.append((works, buffer))
 
     def flush(self, dst: int) -> bool:
-        """Return whether the pipe to a peer has taken all that was sent; write what it takes."""
+        """Write what the pipe to a peer takes. Return whether it has taken all, and peers have read most copies."""
         peer = self._peers[dst]
         peer.flush()
-        return not peer.backlog
+        return not peer.backlog and self._buffers.overdue() is None
 
     @override
     def close(self) -> None:
+        self._closes = True
         super().close()
-        self._free_lent()
+        if not self._shared_state.failure:  # after which a peer may still read
+            self._free_lent()
+        for _, memory in self._allocated.values():
+            if isinstance(memory, Lent):
+                memory.close()
         self._allocated.clear()
         self._owned.close()
-
-
-def _room(numel: int) -> int:
-    return 1 << (numel - 1).bit_length()
 
 
 @lru_cache(1000)

@@ -117,6 +117,11 @@ class Peer:
             found = self._slices[key] = self.buffers[buffer][offset : offset + numel]
         return found
 
+    def forget(self, buffer: int) -> None:
+        """Unmap the peer's memory with this number, which it has freed."""
+        del self.buffers[buffer]
+        self._slices = {key: part for key, part in self._slices.items() if key[0] != buffer}
+
     def write(self, data: bytes) -> None:
         """Send a frame; bytes that the pipe does not take at once wait for `flush`."""
         if not self.open:

@@ -97,7 +97,7 @@ class Copies:
         self._collect()
         nbytes = sum(buffer.nbytes for _, buffer in self.busy)
         if len(self.busy) > _MOST_UNREAD or (len(self.busy) > 1 and nbytes > _MOST_UNREAD_BYTES):
-            return next(filter(_is_unread, self.busy[0][0]))
+            return next(filter(_is_unread, self.busy[0][0]), None)
         return None
 
     def _collect(self) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from gradwire.arguments import read_options
-from gradwire.checking import calls, data, files, gradients, loops, parameters, replicas
+from gradwire.checking import calls, data, files, gradients, loops, notes, parameters, replicas
 from gradwire.checking.findings import Finding
 from gradwire.checking.seen import Run
 from gradwire.checking.watch import Watch
@@ -45,11 +45,12 @@ class CheckOptions(ScriptOptions):
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found. `failure`: why the run did not come to its end; "": it did."""
+    """What was found. `failure`: why the run ended early; "": it did not. `has_steps`: an optimizer took some."""
 
     findings: list[Finding]
     failure: str
     summary: str
+    has_steps: bool
 
     @property
     def wrong(self) -> list[Finding]:
@@ -63,7 +64,9 @@ class Checked:
         lines = [finding.text(folder) for finding in shown]
         so_far = " until it failed" if self.failure else ""
         end = (f"{len(self.wrong)} wrong" if self.wrong else "nothing is found wrong") + so_far
-        return "\n".join([*lines, end + (f"; {left} notes, shown by --notes" if left else "")])
+        end += "" if self.has_steps else "; no optimizer took a step"
+        end += f"; {left} note{'s' if left > 1 else ''}, shown by --notes" if left else ""
+        return "\n".join([*lines, end])
 
 
 def check(
@@ -82,17 +85,19 @@ def check(
         watch.run.is_whole = False
         watch.run.unwaited.clear()
     found: dict[tuple[str, str, str], Finding] = {}
-    for run in (*watch.earlier, watch.run):
+    runs = [*watch.earlier, watch.run]
+    for run in runs:
         for finding in judge(run):
             found.setdefault((finding.kind, finding.at, finding.cure), finding)
-    return Checked(sorted(found.values(), key=lambda finding: finding.is_note), failure, summary)
+    has_steps = any(run.steps for run in runs)
+    return Checked(sorted(found.values(), key=lambda finding: finding.is_note), failure, summary, has_steps)
 
 
 def judge(run: Run) -> list[Finding]:
     """Return what is wrong in a run, the gravest first; of a cause and what follows from it, the cause."""
     loops.take_means(run)
     found = calls.judge(run)
-    found += [] if found else replicas.judge(run)
+    found += [] if found else replicas.judge(run) or notes.judge(run)
     follows = any(not finding.is_note for finding in found)
     found += [*parameters.judge(run), *([] if follows else gradients.judge(run))]
     return [*found, *data.judge(run), *files.judge(run)]

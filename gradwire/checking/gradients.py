@@ -26,7 +26,7 @@ def judge(run: Run) -> list[Finding]:
     steps = 0
     for group in run.groups():
         each = dict(common(group))
-        if any(step.has_closure for step in group) or not each:
+        if any(step.repeats for step in group) or not each:
             continue
         steps += 1
         for finding in _judge_step(group, each):

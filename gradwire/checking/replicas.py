@@ -17,7 +17,7 @@ KIND = "replicas part"
 
 
 def judge(run: Run) -> list[Finding]:
-    """Return what parts first, and notes on buffers."""
+    """Return what parts first."""
     if not (found := _changed_since_ddp(run) or _overwritten_by_ddp(run)):
         before: dict[str, list[Step]] = {}
         seldom: set[str] = set()  # those that have met again after they parted
@@ -30,7 +30,7 @@ def judge(run: Run) -> list[Finding]:
             if found:
                 break
             before[group[0].key[0]] = group
-    return found[:1] + ([] if found else _notes(run))
+    return found[:1]
 
 
 def shared(each: Sequence[Parameter]) -> bool:
@@ -39,7 +39,8 @@ def shared(each: Sequence[Parameter]) -> bool:
     return len(taken) == len(each) and equal(*taken) and bool(own) and (len(own) < len(each) or not equal(*own))
 
 
-def _agree(each: Sequence[Parameter], when: Callable[[Parameter], Sketch]) -> bool:
+def agree(each: Sequence[Parameter], when: Callable[[Parameter], Sketch]) -> bool:
+    """Return whether what this takes from the parameter of each rank is equal."""
     return equal(*(when(p) for p in each))
 
 
@@ -48,26 +49,26 @@ def _parted(run: Run, group: list[Step], before: list[Step] | None, seldom: set[
     is_any_shared = any(shared(each) or any(p.sent_at for p in each) for each in parameters.values())
     for name, each in parameters.items():
         is_ddp, may_differ = name in run.ddp, run.parallel and name not in run.ddp
-        agreed = _agree(each, lambda p: p.before)
+        agreed = agree(each, lambda p: p.before)
         if agreed and before is not None and (found := _summed(group, before, name, each)):
             return found
         if not agreed:
             found = _differs_before(run, group, before, name, each)
-            if found and not may_differ and not _meets_later(run, group, name):
+            if found and not may_differ and not meets_later(run, group, name):
                 return found
             continue
-        if _agree(each, lambda p: p.after) or (may_differ and not _have_one_gradient(each)) or name in seldom:
+        if agree(each, lambda p: p.after) or (may_differ and not _have_one_gradient(each)) or name in seldom:
             continue
         if run.in_teams and _agree_in_teams(run, group, each):
             continue
-        if _meets_later(run, group, name):
+        if meets_later(run, group, name):
             seldom.add(name)
             continue
         cause = _cause(run, group, each, name)
         evidence = is_any_shared or is_ddp or cause.is_sure
         if not evidence or (is_ddp and not is_any_shared and not cause.is_sure and not run.is_whole):
             continue
-        values = _values(group, each, after=True)
+        values = values_of(group, each, after=True)
         what = f"{shown(name)} differs between ranks since step {group[0].number}{values}: {cause.what}"
         at = cause.at or next((step.at for step in group if step.rank == cause.rank), group[0].at)
         return [Finding(KIND, what, cause.cure, at, step=group[0].number, rank=max(cause.rank, group[0].rank),
@@ -89,7 +90,7 @@ class _Cause:
 
 
 def _cause(run: Run, group: list[Step], each: list[Parameter], name: str) -> _Cause:
-    if any(step.has_closure for step in group):
+    if any(step.repeats for step in group):
         return _Cause("its step goes by the loss of each rank", "all-reduce the loss and gradients in the closure",
                       is_sure=any(p.sent_at for p in each))  # fmt: skip
     without = [step.rank for step, p in zip(group, each, strict=True) if p.taken is None]
@@ -161,10 +162,10 @@ def _differs_before(
     """Find what was made different before a step, though its gradients are shared."""
     if not (shared(each) or _scaled(each)):
         return []
-    number, values = group[0].number, _values(group, each)
+    number, values = group[0].number, values_of(group, each)
     if before is not None and all(name in step.parameters for step in before):
         last = [step.parameters[name] for step in before]
-        if not _agree(last, lambda p: p.after):
+        if not agree(last, lambda p: p.after):
             return []
         changed = [step.rank for step, p, q in zip(group, each, last, strict=True) if not equal(p.before, q.after)]
         at = _written(group, changed, name) or group[0].at
@@ -226,71 +227,30 @@ def _changed_since_ddp(run: Run) -> list[Finding]:
         made = [run.made.get(rank, {}).get(name) for rank in range(run.n)]
         found = [(rank, p, one) for rank, (p, one) in enumerate(zip(each, made, strict=True)) if one is not None]
         changed = [rank for rank, p, (then, _) in found if not equal(p.before, then)]
-        if len(found) == run.n and changed and not _agree(each, lambda p: p.before) and group:
+        if len(found) == run.n and changed and not agree(each, lambda p: p.before) and group:
             at = _written(group, changed, name) or next(line for _, _, (_, line) in found)
-            what = f"{shown(name)} differs between ranks in step 1{_values(group, each)}: changed after DDP was made"
+            what = f"{shown(name)} differs between ranks in step 1{values_of(group, each)}: changed after DDP was made"
             return [Finding(KIND, what, "change the model before DDP is made, or on all ranks", at, step=1,
                             rank=changed[0], parameter=shown(name))]  # fmt: skip
     return []
 
 
-def _meets_later(run: Run, group: list[Step], name: str) -> bool:
+def meets_later(run: Run, group: list[Step], name: str) -> bool:
     """Return whether a parameter is equal on all ranks again at a later step or at the end."""
     index, _, _ = group[0].key
     later = False
     for other in run.groups():
         if other is not group and later and other[0].key[0] == index:
             each = dict(common(other)).get(name)
-            if each and (_agree(each, lambda p: p.before) or _agree(each, lambda p: p.after)):
+            if each and (agree(each, lambda p: p.before) or agree(each, lambda p: p.after)):
                 return True
         later = later or other[0] is group[0]
     ends = [end[name] for end in run.ends if name in end]
     return len(ends) == len(run.members) and equal(*ends)
 
 
-def _values(group: Sequence[Step], each: Sequence[Parameter], after: bool = False) -> str:
+def values_of(group: Sequence[Step], each: Sequence[Parameter], after: bool = False) -> str:
     """Return the first element on two ranks, where it differs."""
     found = [(step.rank, p.last if after else p.first) for step, p in zip(group, each, strict=True)]
     (first, value), (other, differs) = found[0], max(found, key=lambda pair: abs(pair[1] - found[0][1]))
     return f" (rank {first} {value:.6g}, rank {other} {differs:.6g})" if differs != value else ""
-
-
-def _never_shared(run: Run) -> list[Finding]:
-    """Note parameters that agree before the first step and never again, where no rank shares a gradient."""
-    groups = list(run.groups())
-    if run.parallel or any(step.shares for step in run.steps):
-        return []
-    for name, each in common(groups[0]) if groups else ():
-        taken = [p.taken for p in each if p.taken is not None]
-        if len(taken) < len(each) or not _agree(each, lambda p: p.before) or equal(*taken):
-            continue
-        if _agree(each, lambda p: p.after) or _meets_later(run, groups[0], name):
-            continue
-        what = f"{shown(name)} differs between ranks since step 1{_values(groups[0], each, after=True)}: "
-        return [Finding(KIND, f"{what}no rank shares its gradients", "all-reduce them, if all ranks train one model",
-                        groups[0][0].at, True, step=1, parameter=shown(name))]  # fmt: skip
-    return []
-
-
-def _notes(run: Run) -> list[Finding]:
-    """Note ranks that train alone, ranks in other modes, and buffers that end apart though their parameters agree."""
-    for group in run.groups():
-        still = [step.rank for step in group if "eval" in step.how]
-        if 0 < len(still) < len(group):
-            what = f"in step {group[0].number} the model is in eval mode on {ranks(still)}, and not on others"
-            at = next(step.at for step in group if step.rank == still[0])
-            return [Finding("mode differs", what, "call model.train() after each validation", at, True, rank=still[0])]
-    group = next(reversed(list(run.groups())), [])
-    if alone := _never_shared(run):
-        return alone
-    if not group or not group[0].buffers or any({"ddp", STRATEGY} & step.how for step in group):
-        return []
-    if not all(_agree(each, lambda p: p.after) for _, each in common(group)):
-        return []
-    for name in group[0].buffers:
-        found = [step.buffers.get(name) for step in group]
-        if all(each is not None for each in found) and not equal(*found):  # type: ignore[arg-type]
-            what = f"the buffer {shown(name)} differs between ranks, though their parameters agree"
-            return [Finding("buffers part", what, "broadcast the buffers, or use SyncBatchNorm", group[0].at, True,
-                            parameter=shown(name))]  # fmt: skip
-    return []

@@ -60,7 +60,8 @@ class Step:
     """A step of an optimizer on a rank. `key`: what the steps of other ranks share that belong to it.
 
     `written`: by parameter, the line that changed it since the step before. `how`: "ddp", "inner", "no_sync", "eval",
-    or the ways of a strategy. `samples`: those that it was given; 0: none are.
+    or the ways of a strategy. `repeats`: it called its closure more than once.
+    `samples`: those that it was given; 0: none are.
     """
 
     rank: int
@@ -71,7 +72,7 @@ class Step:
     settings: list[dict[str, Any]]
     parameters: dict[str, Parameter]
     buffers: dict[str, Sketch]
-    has_closure: bool
+    repeats: bool
     how: frozenset[str]
     criteria: dict[int, list[Criterion]]  # by backward pass
     lines: dict[int, str]  # of backward passes

@@ -19,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from typing_extensions import override
 
-from gradwire.checking import calls, loops
+from gradwire.checking import calls, loops, steps
 from gradwire.checking.loading import Loading, row_checksums
 from gradwire.checking.losses import Losses
 from gradwire.checking.rank import SeenRank, checksum, quiet
-from gradwire.checking.seen import Own, Parameter, Run, Step
+from gradwire.checking.seen import Own, Run
 from gradwire.checking.sketch import sketch
 from gradwire.torch_scripts.calls import Pending
 from gradwire.torch_scripts.threads import Killed, RankThread, here
@@ -218,53 +218,36 @@ class Watch(Watcher):
 
     # Steps
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, more: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, more: Any) -> Any:
         if (found := self._here()) is None:
-            return
+            return None
         rank, seen = found
         seen.stepping += 1
         if seen.stepping > 1 or loops.is_of_strategy():  # one optimizer inside another
-            return
+            return None
+        given = [*arguments[1:], *more.values()]
         with quiet(rank):
-            index = seen.optimizers.setdefault(optimizer, len(seen.optimizers))
-            self.run.draws[rank.rank].append((id(seen.epoch), checksum(torch.default_generator.get_state())))
-            names, parameters = seen.names(), {}
-            ways, samples, groups = set[str](), 0.0, loops.groups_of(optimizer)
-            is_loop = isinstance(optimizer, WorkerOptimizer)
-            given = [*arguments[1:], *more.values()]
-            if isinstance(optimizer, WorkerOptimizer):
-                ways, samples = loops.ways_of(optimizer.strategy), float(given[0] if given else 1)
-            of_optimizer = [p for group in groups for p in group["params"]]
-            seen.note_models(of_optimizer, rank.line(), is_loop)
-            for i, p in enumerate(of_optimizer):
-                if isinstance(p, DTensor) or p.is_meta:
-                    continue
-                name = names.get(id(p), f"parameter {i} of {type(optimizer).__name__}")
-                own = seen.own.get(p)
-                if own is not None and own.taken >= set(own.passes):
-                    own = None  # nothing has reached it since the last step
-                is_stale = own is not None and bool(own.taken & set(own.passes))
-                gradient = None if p.grad is None or isinstance(p.grad, DTensor) else sketch(p.grad)
-                parameters[name] = Parameter(
-                    name, p.numel(), sketch(p), None if own is None else own.sketch, gradient,
-                    () if own is None else tuple(own.passes), is_stale, seen.sent_at(p, own),
-                    _first_of(p),
-                )  # fmt: skip
-                if own is not None:
-                    own.taken.update(own.passes)
-            seen.stepped_now = list(
-                zip(parameters, [p for p in of_optimizer if not (isinstance(p, DTensor) or p.is_meta)], strict=False)
-            )
-            tasks = {task for each in parameters.values() for task in each.passes}
-            key = seen.key(index, next(iter(parameters), ""))
-            seen.step = Step(
-                rank.rank, 1 + seen.taken.get(index, 0), key, rank.line(), type(optimizer).__name__,
-                [{k: v for k, v in group.items() if k != "params"} for group in groups],
-                parameters, seen.buffers(), not is_loop and any(given), frozenset(seen.how | ways),
-                {task: seen.criteria[task] for task in tasks if task in seen.criteria},
-                {task: seen.lines[task] for task in tasks if task in seen.lines}, dict(seen.written),
-                frozenset(seen.rows), samples,
-            )  # fmt: skip
+            seen.optimizers.setdefault(optimizer, len(seen.optimizers))
+            before = steps.sketches(optimizer)
+        closure = next((value for value in given if callable(value)), None)
+
+        def note() -> None:
+            with quiet(rank):
+                if seen.step is not None:
+                    seen.step.repeats = True
+                    return
+                self.run.draws[rank.rank].append((id(seen.epoch), checksum(torch.default_generator.get_state())))
+                seen.step = steps.record(rank, seen, optimizer, given, before)
+
+        def compute(*of_closure: Any) -> Any:
+            loss = closure(*of_closure)  # type: ignore[misc]
+            note()
+            return loss
+
+        if closure is None:
+            return note()
+        changed = {name: compute if value is closure else value for name, value in more.items()}
+        return tuple(compute if value is closure else value for value in arguments), changed
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if (found := self._here()) is None:
@@ -276,7 +259,7 @@ class Watch(Watcher):
         with quiet(rank):
             for name, p in seen.stepped_now:
                 of_step = seen.step.parameters[name]
-                of_step.after, of_step.last = sketch(p), _first_of(p)
+                of_step.after, of_step.last = sketch(p), steps.first_of(p)
                 of_step.sent_at = of_step.sent_at or seen.sent_at(p, seen.own.get(p))
             self.run.steps.append(seen.step)
             seen.stepped(seen.optimizers[optimizer])
@@ -285,7 +268,3 @@ class Watch(Watcher):
         if self._steps is not None and seen.taken[0] >= self._steps:
             self.run.is_whole = False
             raise Killed
-
-
-def _first_of(tensor: torch.Tensor) -> float:
-    return complex(tensor.flatten()[0]).real if tensor.numel() else 0.0

@@ -107,9 +107,18 @@ def test_the_command_prints_and_writes_what_it_finds(tmp_path: Path, capsys: pyt
 def test_notes_are_shown_when_asked_for_and_change_no_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     path = str(SCRIPTS / "wrong_same_dropout.py")
     assert command.main([path]) == 0
-    assert "nothing is found wrong; 1 note" in capsys.readouterr().out
+    assert "nothing is found wrong; 1 note, shown by --notes\n" in capsys.readouterr().out
     assert command.main([path, "--notes"]) == 0
     assert "note: random numbers: dropout" in capsys.readouterr().out
+
+
+def test_a_script_without_a_step_of_an_optimizer_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "no_steps.py"
+    script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n")
+    assert command.main([str(script)]) == 0
+    assert capsys.readouterr().out.endswith("nothing is found wrong; no optimizer took a step\n")
 
 
 def test_a_run_that_fails_says_what_was_found_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,10 +120,10 @@ def files_after() -> int:
 
 def test_the_end_of_a_group_closes_the_files_of_buckets_that_live_on() -> None:
     opened = []
-    for _ in range(6):
+    for _ in range(13):
         on_group(2, reduce_and_keep)
         opened.append(max(on_group(2, files_after)))
-    assert opened[-1] - opened[0] <= 5 + 2  # one for each tensor that is kept, which torch itself holds
+    assert opened[-1] - opened[0] < 18  # torch itself holds one for each tensor that is kept; the group held another
 
 
 def make_again() -> list[float]:

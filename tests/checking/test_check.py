@@ -183,13 +183,9 @@ def test_a_simulated_script_is_checked_beside_its_records(tmp_path: Path, capsys
     assert "--check: goes with one run; leave out --sweep" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "arguments"),
-    [("ddp_tutorial", 4, []), pytest.param("pipeline", 2, ["--tracer"], marks=pytest.mark.exhaustive)],
-)
-def test_nothing_is_found_in_a_program_that_spawns_or_traces(name: str, n: int, arguments: list[str]) -> None:
-    path = str(ROOT / "tests" / "torch_scripts" / "programs" / f"{name}.py")
-    found = check(ClusterScript(script=path, n_gpus=n, flops=1e12), Script(path, arguments))
+def test_nothing_is_found_in_a_program_that_spawns() -> None:
+    path = str(ROOT / "tests" / "torch_scripts" / "programs" / "ddp_tutorial.py")
+    found = check(ClusterScript(script=path, n_gpus=4, flops=1e12), Script(path))
     assert (found.wrong, found.failure) == ([], "")
 
 

@@ -205,6 +205,7 @@ def _serve_with(environment: dict[str, str], stand_in: Connection | None, addres
 def serve(address: str) -> None:
     """Do jobs until there are no more."""
     import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     if "OMPI_COMM_WORLD_RANK" in os.environ:
@@ -219,6 +220,8 @@ def serve(address: str) -> None:
             answer = cloudpickle.dumps((True, pickle.loads(job)()))
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
+        if not dist.is_initialized():  # a rank that failed to make a group has counted it, and would not meet the others
+            dist.distributed_c10d._world.group_count = 0
         connection.send_bytes(answer)
 
 

@@ -220,7 +220,7 @@ def serve(address: str) -> None:
             answer = cloudpickle.dumps((True, pickle.loads(job)()))
         except BaseException:
             answer = pickle.dumps((False, traceback.format_exc()))
-        if not dist.is_initialized():  # a rank that failed to make a group has counted it, and would not meet the others
+        if not dist.is_initialized():  # who failed to make a group has counted it, and would not meet the others
             dist.distributed_c10d._world.group_count = 0
         connection.send_bytes(answer)
 

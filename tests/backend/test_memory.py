@@ -123,7 +123,7 @@ def test_the_end_of_a_group_closes_the_files_of_buckets_that_live_on() -> None:
     for _ in range(13):
         on_group(2, reduce_and_keep)
         opened.append(max(on_group(2, files_after)))
-    assert opened[-1] - opened[0] < 2 * 12  # torch itself holds one for each tensor that is kept; the group held another
+    assert opened[-1] - opened[0] < 2 * 12  # torch holds one for each tensor that is kept
 
 
 def make_again() -> list[float]:

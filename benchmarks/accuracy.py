@@ -151,7 +151,8 @@ def measure(settings: Settings) -> Iterator[Row]:
     if settings.figures is None:
         rows = list(measure_points(settings))
     else:
-        with as_usage_error(f"--figures {settings.figures}: no figures of the benchmark"):
+        kinds = (OSError, ValueError, KeyError, TypeError)
+        with as_usage_error(f"--figures {settings.figures}: no figures of the benchmark", "", kinds):
             rows = json.loads(settings.figures.read_text(encoding="utf-8"))["rows"]
     yield from rows
     if settings.picture is not None:

@@ -44,7 +44,8 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     for name in TABLE:
         path = folder / f"{name}.json"
         if path.exists():
-            with as_usage_error(f"{path}: not the figures of a benchmark", "; run it again"):
+            kinds = (OSError, ValueError, KeyError, TypeError, IndexError)
+            with as_usage_error(f"{path}: not the figures of a benchmark", "; run it again", kinds):
                 kept[name] = json.loads(path.read_text(encoding="utf-8"))
                 kept[name]["rows"][0], kept[name]["machine"]["cpu"], kept[name]["git_commit"]
     if not kept:

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "results" / "amd-epyc-2-cores"  # the results in the repository
 FINISHED = "finished runs are kept, and the same command continues from there"
 Row = Mapping[str, Any]
+_OF_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def hardware(device: str) -> str:
@@ -116,7 +117,7 @@ class Store:
         if any(path.exists() for path in self.paths):
             files = " and ".join(path.name for path in self.paths)
             cure = f"; take {files} from the repository again, or delete them and measure again"
-            with as_usage_error(f"{folder}: the results of {name} are damaged", cure):
+            with as_usage_error(f"{folder}: the results of {name} are damaged", cure, _OF_DAMAGE):
                 if self.paths[1].exists() or not self.may_lack_facts:
                     self.facts = json.loads(self.paths[1].read_text(encoding="utf-8"))
                 # Otherwise a strategy called "none" would be read as a missing value.

@@ -40,7 +40,7 @@ class Contained:
         processes: int,
     ) -> None:
         self.exceeded = ""  # which limit
-        self.seconds = 0.0  # that it has taken when it was last looked at
+        self.seconds = 0.0  # since it began, when `has_ended` last looked
         self._before_start = before_start
         self._seconds, self._megabytes, self._processes = seconds, megabytes, processes
         self._begun = time.monotonic()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what draws loads it: a verdict needs none
 FOR_RIGHT = 60  # points; the figures of the score share the rest
 _MOST = 200  # messages that are drawn of a run
 _LABELLED = 60  # a run of no more has the label of each message beside its arrow
-_LABELLED_ALIKE = 20  # the same, where all messages have one label
+_LABELLED_LONG = 20  # the same, where labels are words that a legend or the axis can tell
 _COLOURS = ("#3b6ea5", "#d9903d", "#5a9e6f", "#8c6bb1", "#b3565f", "#4f8f97", "#8a7a4d", "#6b6b6b")
 
 
@@ -209,7 +209,8 @@ def draw(lab: Lab, yours: Run, reference: Run) -> "Picture":
     # One colour for each label, in the order in which the reference sends.
     labels = dict.fromkeys(lab.label(message, run.case) for run in (reference, yours) for message in run.sent[:_MOST])
     colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
-    most = _LABELLED if len(labels) > 1 else _LABELLED_ALIKE
+    are_short = all(len(label.removeprefix("chunk ")) <= 3 for label in labels)
+    most = _LABELLED if len(labels) > 1 and (are_short or len(labels) > len(_COLOURS)) else _LABELLED_LONG
     latest = 0.0
     panels = figure.subplots(2, 1, sharex=True)
     for axes, name, run in zip(panels, ("yours", "reference"), (yours, reference), strict=True):
@@ -236,7 +237,7 @@ def draw(lab: Lab, yours: Run, reference: Run) -> "Picture":
         axes.set_yticks(range(run.case.n), [f"rank {rank}" for rank in range(run.case.n)])
         axes.grid(axis="y", color="#dddddd")
         axes.spines[["top", "right", "left"]].set_visible(False)
-    if 1 < len(labels) <= len(_COLOURS) and min(len(yours.sent), len(reference.sent)) > most:  # arrows without labels
+    if 1 < len(labels) <= len(_COLOURS) and max(len(yours.sent), len(reference.sent)) > most:  # arrows without labels
         handles = [Line2D([], [], color=colour, label=label) for label, colour in colours.items()]
         figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8)
     panels[-1].set_xlim(-0.02 * latest, 1.02 * max(latest, 1e-3))

@@ -42,7 +42,7 @@ class Lent:
         self.close()
 
     def close(self) -> None:
-        """Close the file; who has mapped it keeps it."""
+        """Close the file; peers that have mapped it keep the memory."""
         os.close(self._fd)
 
 
@@ -85,13 +85,13 @@ class Copies:
     busy: deque[tuple[Sequence[Work], torch.Tensor]] = field(default_factory=deque)
 
     def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return one that has room; None: none is free."""
+        """Return a free copy with room for `numel` elements; None if there is none."""
         self._collect()
         found = self.free.get((dtype, room(numel)))
         return found.pop() if found else None
 
     def overdue(self) -> Work | None:
-        """Return the oldest message that has not been read, if so many have not that their sender is to wait."""
+        """Return the oldest unread message if a rank is too many copies, or bytes, ahead of its peers; else None."""
         if len(self.busy) <= 1:
             return None
         self._collect()
@@ -110,7 +110,7 @@ class Copies:
 
 
 def room(numel: int) -> int:
-    """Return the length of a buffer for so many elements."""
+    """Return the length of a buffer for `numel` elements: a power of two."""
     return 1 << (numel - 1).bit_length()
 
 

@@ -17,7 +17,10 @@ _CAUSES = {
 
 
 def finding_of(says: str, why: str, departures: Sequence[str]) -> Finding:
-    """Return what does not hold, at the first line that is named; `departures`: where the order left the plain one."""
+    """Return the finding for a property that an order breaks, at the first line that `why` names.
+
+    `says`: the property. `departures`: the choices in which the order differs from the plain one.
+    """
     kind, cure = _CAUSES[says]
     if says == SAME:
         why = f"it is another where {departures[0].partition('   ')[0]}"

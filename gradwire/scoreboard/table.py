@@ -22,7 +22,8 @@ def load(folder: Path) -> dict[str, Facts]:
     found: dict[str, Facts] = {}
     seeds = set()
     for path in sorted(folder.glob("*.json")):
-        with as_usage_error(f"{path}: is no entry of the scoreboard", "; remove it, or restore it from git"):
+        kinds = (OSError, ValueError, RecursionError)
+        with as_usage_error(f"{path}: is no entry of the scoreboard", "; remove it, or restore it from git", kinds):
             facts = json.loads(path.read_text(encoding="utf-8"))
             wrong = _wrong(facts)
             seeds |= set() if wrong else {len(of["scores"]) for of in facts["clusters"].values()}

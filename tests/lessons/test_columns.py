@@ -50,5 +50,7 @@ def test_a_picture_with_too_many_arrows_for_labels_says_which_colour_is_which_ca
     run = play_solution("columns", LABS["columns"].scored)
     (legend,) = report.draw(LABS["columns"], run, run).legends
     assert [text.get_text() for text in legend.get_texts()] == [f"all_reduce {i}" for i in range(1, 7)]
+    experts = play_solution("experts", LABS["experts"].scored)  # fewer arrows, but labels of words would hide them
+    assert report.draw(LABS["experts"], experts, experts).legends
     ring = play_solution("ring", LABS["ring"].scored)
     assert not report.draw(LABS["ring"], ring, ring).legends
